@@ -1,0 +1,54 @@
+"""What every benchmark shares: the machine and versions beside the numbers, as JSON and Markdown."""
+
+import json
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+    packages = ("onsphere", "numpy", "scipy", "scikit-learn")
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+def record(name: str, *, about: str, rows: list[dict], **more) -> None:
+    """Write results/NAME.json and results/NAME.md, and print the table."""
+    RESULTS.mkdir(exist_ok=True)
+    command = f"python benchmarks/{Path(sys.argv[0]).name}"
+    result = {"name": name, "about": about, "command": command, **more, "rows": rows, "machine": machine()}
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    head = list(rows[0])
+    lines = [
+        f"# {name}",
+        "",
+        about,
+        "",
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(_cell(row.get(column)) for column in head) + " |" for row in rows),
+        "",
+        *(f"- {key.replace('_', ' ')}: {_cell(value)}" for key, value in more.items()),
+        "",
+        f"`{command}` on {result['machine']['cpu']}, {result['machine']['cores']} cores, Python "
+        f"{result['machine']['python']}, "
+        + ", ".join(f"{key} {value}" for key, value in result["machine"]["versions"].items())
+        + ".",
+        "",
+    ]
+    (RESULTS / f"{name}.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+def _cell(value) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,43 @@
+"""An honest uncertainty for every prediction, in one pass.
+
+>>> from onsphere import HCMRegressor
+>>> model = HCMRegressor(random_state=0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
+>>> model.assess([[1.5]]).value.shape
+(1,)
+"""
+
+from onsphere.assessment import Assessment
+from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, Torus
+from onsphere.errors import (
+    InvalidInputError,
+    InvalidTypeError,
+    MissingExtraError,
+    NotCalibratedError,
+    NotFittedError,
+    OnsphereError,
+    OnsphereWarning,
+)
+from onsphere.estimators import HCMClassifier, HCMRegressor
+from onsphere.geometry import SphericalOutput
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Assessment",
+    "Duplicate",
+    "HCMClassifier",
+    "HCMRegressor",
+    "InvalidInputError",
+    "InvalidTypeError",
+    "Lift",
+    "MissingExtraError",
+    "NotCalibratedError",
+    "NotFittedError",
+    "OneHot",
+    "OnsphereError",
+    "OnsphereWarning",
+    "Polar",
+    "SphericalOutput",
+    "Torus",
+    "__version__",
+]

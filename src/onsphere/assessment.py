@@ -1,0 +1,86 @@
+"""The one result type: everything that one pass over a model says about each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsphere._validation import missing_extra
+
+__all__ = ["Assessment"]
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """What a model says about each row, and how far to trust it.
+
+    Attributes that a model cannot give (no anchor, not yet calibrated) are None.
+
+    Attributes
+    ----------
+    value : array of shape (n,) or (n, D)
+        The prediction.
+    uncertainty : array of shape (n,)
+        The chosen score; higher means less trustworthy.
+    direction_norm : array of shape (n,)
+        ‖d‖: below 1 the target is ambiguous, above 1 the model extrapolates.
+    magnitude : array of shape (n,)
+        R, in standardised units.
+    sigma : array like value, or None
+        Standard deviation of the noise, in the unit of the target.
+    anchor_residual : array of shape (n,) or None
+        The error that can be seen without a label.
+    probabilities : array of shape (n, C) or None
+        Of each class.
+    output_names : tuple of str, or None
+        Names of the outputs or, for probabilities, of the classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> result = Assessment(value=np.array([1.0]), uncertainty=np.array([0.2]),
+    ...                     direction_norm=np.array([0.9]), magnitude=np.array([2.0]))
+    >>> result.to_dict()
+    {'value': [1.0], 'uncertainty': [0.2], 'direction_norm': [0.9], 'magnitude': [2.0]}
+    """
+
+    value: NDArray[Any]
+    uncertainty: NDArray[np.float64]
+    direction_norm: NDArray[np.float64]
+    magnitude: NDArray[np.float64]
+    sigma: NDArray[np.float64] | None = None
+    anchor_residual: NDArray[np.float64] | None = None
+    probabilities: NDArray[np.float64] | None = None
+    output_names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Plain lists under the names of the attributes, ready for JSON; what is None is left out."""
+        return {name: values.tolist() for name, values in self._arrays()}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per prediction; an array of several columns is spread over as many."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise missing_extra("Assessment.to_frame", "pandas", "report") from None
+        columns: dict[str, NDArray[Any]] = {}
+        for name, values in self._arrays():
+            if values.ndim == 1:
+                columns[name] = values
+            else:
+                names = self.output_names or [str(index) for index in range(values.shape[1])]
+                columns |= {f"{name}_{output}": column for output, column in zip(names, values.T, strict=True)}
+        return pd.DataFrame(columns)
+
+    def _arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if isinstance(values, np.ndarray):
+                yield field.name, values

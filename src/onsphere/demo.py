@@ -1,0 +1,85 @@
+"""`make demo`: two bundled data sets, and how far to trust each prediction on them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.model_selection import train_test_split
+
+from onsphere import HCMClassifier, HCMRegressor
+from onsphere.assessment import Assessment
+
+KEPT = (1.0, 0.9, 0.8, 0.6, 0.4, 0.2)
+
+
+def main() -> None:
+    """Fit, assess and print, for regression and classification."""
+    console = Console(width=100)
+    with console.status("Fitting disease progression of 442 patients ..."):
+        X, y = load_diabetes(return_X_y=True)
+        X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
+        progression = HCMRegressor(random_state=0).fit(X_train, y_train).assess(X_test)
+        error = np.abs(progression.value - y_test)
+    console.rule("Diabetes: progression of the disease one year on (regression)")
+    console.print(f"Predictions are off by {error.mean():.0f} on average; the target lies between 25 and 346.")
+    console.print(error_as_rows_are_dropped(error, progression.uncertainty, "mean error", "{:.1f}"))
+    console.print(least_trusted(progression, y_test, "{:.0f}", show_sigma=True))
+
+    with console.status("Fitting 1,797 handwritten digits ..."):
+        X, y = load_digits(return_X_y=True)
+        X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
+        digits = HCMClassifier(random_state=0).fit(X_train, y_train).assess(X_test)
+        wrong = (digits.value != y_test).astype(float)
+    console.rule("Digits: 8 by 8 pixels of handwriting (classification)")
+    console.print(f"{wrong.mean():.1%} of {len(wrong)} test images are read wrongly.")
+    console.print(error_as_rows_are_dropped(wrong, digits.uncertainty, "read wrongly", "{:.2%}"))
+    console.print(least_trusted(digits, y_test, "{}"))
+
+
+def error_as_rows_are_dropped(
+    error: NDArray[np.float64], uncertainty: NDArray[np.float64], name: str, form: str
+) -> Table:
+    """How the error falls when only the most trusted rows are kept."""
+    table = Table(title="Keep only the rows that the model trusts most", title_justify="left")
+    table.add_column("kept", justify="right")
+    table.add_column("rows", justify="right")
+    table.add_column(name, justify="right")
+    table.add_column("")
+    by_trust = error[np.argsort(uncertainty, kind="stable")]
+    for share in KEPT:
+        kept = by_trust[: int(share * len(by_trust))]
+        bar = "█" * round(40 * kept.mean() / error.mean())
+        table.add_row(f"{share:.0%}", str(len(kept)), form.format(kept.mean()), bar)
+    return table
+
+
+def least_trusted(result: Assessment, truth: NDArray[np.float64], form: str, *, show_sigma: bool = False) -> Table:
+    """The five rows with the highest uncertainty."""
+    table = Table(title="The five least trusted predictions", title_justify="left")
+    for name in (
+        "row",
+        "predicted",
+        *(["± sigma"] if show_sigma else []),
+        "truth",
+        "uncertainty",
+        "length of direction",
+    ):
+        table.add_column(name, justify="right")
+    for row in np.argsort(-result.uncertainty, kind="stable")[:5]:
+        sigma = [form.format(result.sigma[row])] if show_sigma and result.sigma is not None else []
+        table.add_row(
+            str(row),
+            form.format(result.value[row]),
+            *sigma,
+            form.format(truth[row]),
+            f"{result.uncertainty[row]:.2f}",
+            f"{result.direction_norm[row]:.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Metrics of errors, uncertainties, intervals and scores: pure functions of arrays."""
+
+from __future__ import annotations
+
+from onsphere.metrics.classification import (
+    accuracy,
+    aupr,
+    auroc,
+    brier_score,
+    expected_calibration_error,
+    fpr_at_tpr_openood,
+    fpr_at_tpr_reference,
+)
+from onsphere.metrics.regression import (
+    coverage_at_sigma,
+    gaussian_crps,
+    interval_coverage,
+    interval_width,
+    isotonic_calibration_error,
+    mean_sample_rmse,
+    monotonicity_index,
+    pearson,
+    regression_calibration_error,
+    sample_rmse,
+    spearman,
+    winkler_score,
+)
+from onsphere.metrics.selective import aurc, excess_aurc, risk_coverage_curve
+
+__all__ = [
+    "accuracy",
+    "aupr",
+    "aurc",
+    "auroc",
+    "brier_score",
+    "coverage_at_sigma",
+    "excess_aurc",
+    "expected_calibration_error",
+    "fpr_at_tpr_openood",
+    "fpr_at_tpr_reference",
+    "gaussian_crps",
+    "interval_coverage",
+    "interval_width",
+    "isotonic_calibration_error",
+    "mean_sample_rmse",
+    "monotonicity_index",
+    "pearson",
+    "regression_calibration_error",
+    "risk_coverage_curve",
+    "sample_rmse",
+    "spearman",
+    "winkler_score",
+]

@@ -1,0 +1,262 @@
+"""How right a classifier is, how honest its confidence, and how well a score tells strange inputs from known ones.
+
+The out-of-distribution metrics take two sets of scores, of in-distribution rows and of out-of-distribution rows.
+A higher score is less trustworthy, so a good score is higher on the second set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onsphere._validation import Floats, check_number, check_option
+from onsphere.errors import InvalidInputError
+from onsphere.metrics._checks import (
+    Weights,
+    bin_means,
+    check_floats,
+    check_rows,
+    check_same_shape,
+    check_weights,
+    weighted_mean,
+    width_bins,
+)
+
+__all__ = [
+    "accuracy",
+    "aupr",
+    "auroc",
+    "brier_score",
+    "expected_calibration_error",
+    "fpr_at_tpr_openood",
+    "fpr_at_tpr_reference",
+]
+
+# Wide enough for a softmax over thousands of classes in single precision.
+_SUM_TOLERANCE = 1e-4
+
+
+# --- right or wrong, and how sure ---
+
+
+def accuracy(labels: ArrayLike, predicted: ArrayLike, *, sample_weight: Weights = None) -> float:
+    """Share of rows whose predicted class is the true one; classes may be numbers or text.
+
+    Examples
+    --------
+    >>> accuracy(["cat", "dog", "dog", "cat"], ["cat", "dog", "cat", "cat"])
+    0.75
+    """
+    true, guess = _classes("labels", labels), _classes("predicted", predicted)
+    check_same_shape("accuracy", labels=true, predicted=guess)
+    if (true.dtype.kind in "US") != (guess.dtype.kind in "US"):
+        raise InvalidInputError(
+            f"Expected labels and predicted of accuracy to be of one kind. Got {true.dtype} and {guess.dtype}. "
+            "Convert one of them: text never equals a number."
+        )
+    return weighted_mean(true == guess, check_weights("accuracy", sample_weight, len(true)))
+
+
+def _classes(name: str, values: ArrayLike) -> NDArray[Any]:
+    # A list of the values lets numpy find the kind of an object array, as pandas has for text.
+    array = np.asarray(np.asarray(values).tolist())
+    if array.dtype.kind in "US" and array.ndim == 1 and array.size:
+        return array
+    return check_floats("accuracy", name, array)
+
+
+def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: Weights = None) -> float:
+    """Squared distance between the probabilities and the one-hot label, from 0 (best) to 2.
+
+    For two classes this is twice the score that looks at one of them alone.
+
+    Parameters
+    ----------
+    labels : array of shape (n,) or (n, K)
+        The index of the true class, 0 to K − 1, or its one-hot row.
+    probabilities : array of shape (n, K)
+        Each row sums to 1.
+    sample_weight : array of shape (n,), optional
+
+    Examples
+    --------
+    >>> brier_score([0, 1], [[1.0, 0.0], [0.5, 0.5]])
+    0.25
+    """
+    owner = "brier_score"
+    probabilities = check_floats(owner, "probabilities", probabilities, n_dims=(2,))
+    sums = probabilities.sum(axis=1)
+    if np.abs(sums - 1.0).max() > _SUM_TOLERANCE:
+        raise InvalidInputError(
+            f"Expected each row of probabilities of {owner} to sum to 1. Got sums from {sums.min():g} to "
+            f"{sums.max():g}. Divide each row by its sum."
+        )
+    truth = check_floats(owner, "labels", labels, n_dims=(1, 2))
+    if truth.ndim == 1:
+        truth = (truth[:, None] == np.arange(probabilities.shape[1])).astype(np.float64)
+    check_same_shape(owner, labels=truth, probabilities=probabilities)
+    if not (((truth == 0) | (truth == 1)).all() and (truth.sum(axis=1) == 1).all()):
+        raise InvalidInputError(
+            f"Expected labels of {owner} to be one-hot rows, or class indices from 0 to "
+            f"{probabilities.shape[1] - 1}. Got something else. Number the classes as the columns of probabilities."
+        )
+    weights = check_weights(owner, sample_weight, len(truth))
+    return weighted_mean(np.sum((probabilities - truth) ** 2, axis=1), weights)
+
+
+def expected_calibration_error(
+    correct: ArrayLike, confidence: ArrayLike, *, n_bins: int = 15, sample_weight: Weights = None
+) -> float:
+    """Mean gap between confidence and accuracy over equal-width bins of [0, 1], each weighed by its rows.
+
+    Parameters
+    ----------
+    correct : array of shape (n,)
+        True (or 1) where the prediction was right.
+    confidence : array of shape (n,)
+        In [0, 1].
+    n_bins : int, default 15
+        A bin holds its lower edge; the last one holds confidence 1 too.
+    sample_weight : array of shape (n,), optional
+
+    Examples
+    --------
+    >>> expected_calibration_error([True, True, False, True], [0.5, 0.5, 0.5, 0.75], n_bins=2)
+    0.1875
+    """
+    owner = "expected_calibration_error"
+    check_number(owner, "n_bins", n_bins, above=1, closed="left", whole=True)
+    correct, confidence, weights = check_rows(owner, sample_weight, correct=correct, confidence=confidence)
+    mass, share_right, mean_confidence = bin_means(
+        width_bins(confidence, 0.0, 1.0, n_bins), weights, correct, confidence
+    )
+    return weighted_mean(np.abs(share_right - mean_confidence), mass)
+
+
+# --- in or out of distribution ---
+
+
+def auroc(
+    in_scores: ArrayLike, out_scores: ArrayLike, *, in_weight: Weights = None, out_weight: Weights = None
+) -> float:
+    """Chance that a row from outside scores higher than one from inside, ties counted half.
+
+    Parameters
+    ----------
+    in_scores, out_scores : arrays of shapes (n,) and (m,)
+        Uncertainties of in-distribution and out-of-distribution rows.
+    in_weight, out_weight : arrays of shapes (n,) and (m,), optional
+
+    Examples
+    --------
+    >>> auroc([0.1, 0.2, 0.3], [0.2, 0.9])  # (1 + ½ + 0 + 3) of 6 pairs
+    0.75
+    """
+    from sklearn.metrics import roc_auc_score
+
+    is_out, scores, weights = _one_table("auroc", in_scores, out_scores, in_weight, out_weight)
+    return float(roc_auc_score(is_out, scores, sample_weight=weights))
+
+
+def aupr(
+    in_scores: ArrayLike,
+    out_scores: ArrayLike,
+    *,
+    positive: str = "out",
+    in_weight: Weights = None,
+    out_weight: Weights = None,
+) -> float:
+    """Area under the precision-recall curve as average precision, without interpolation between its points.
+
+    `positive` says which rows are looked for: "out" looks for them from the highest score down, "in" from the
+    lowest score up. Other parameters are those of `auroc`.
+
+    Examples
+    --------
+    >>> aupr([0.1, 0.3], [0.2, 0.9])  # precision 1 at recall ½, ⅔ at recall 1
+    0.8333...
+    """
+    from sklearn.metrics import average_precision_score
+
+    check_option("aupr", "positive", positive, ("out", "in"))
+    is_out, scores, weights = _one_table("aupr", in_scores, out_scores, in_weight, out_weight)
+    if positive == "in":
+        is_out, scores = 1.0 - is_out, -scores
+    return float(average_precision_score(is_out, scores, sample_weight=weights))
+
+
+def _two_sets(
+    owner: str, in_scores: ArrayLike, out_scores: ArrayLike, in_weight: Weights, out_weight: Weights
+) -> list[Floats]:
+    inside = check_rows(owner, in_weight, in_scores=in_scores)
+    return inside + check_rows(owner, out_weight, out_scores=out_scores)
+
+
+def _one_table(
+    owner: str, in_scores: ArrayLike, out_scores: ArrayLike, in_weight: Weights, out_weight: Weights
+) -> tuple[Floats, Floats, Floats]:
+    inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)
+    is_out = np.repeat([0.0, 1.0], [len(inside), len(outside)])
+    return is_out, np.concatenate((inside, outside)), np.concatenate((inside_weight, outside_weight))
+
+
+def fpr_at_tpr_openood(
+    in_scores: ArrayLike,
+    out_scores: ArrayLike,
+    *,
+    tpr: float = 0.95,
+    in_weight: Weights = None,
+    out_weight: Weights = None,
+) -> float:
+    """Share of the outside accepted, where `tpr` of the inside is accepted: in-distribution is the positive class.
+
+    A row is accepted when its score is at most a threshold: the smallest score of an in-distribution row that
+    accepts at least `tpr` of them. OpenOOD counted this way in its version 1.0; since 1.5 its code counts as
+    `fpr_at_tpr_reference` does. Other parameters are those of `auroc`.
+
+    Examples
+    --------
+    >>> fpr_at_tpr_openood([0.1, 0.2, 0.3, 0.9], [0.2, 0.5, 0.6, 0.7, 0.8], tpr=0.75)  # accepted up to 0.3
+    0.2
+    """
+    owner = "fpr_at_tpr_openood"
+    inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)
+    return _share_below(owner, tpr, inside, inside_weight, outside, outside_weight)
+
+
+def fpr_at_tpr_reference(
+    in_scores: ArrayLike,
+    out_scores: ArrayLike,
+    *,
+    tpr: float = 0.95,
+    in_weight: Weights = None,
+    out_weight: Weights = None,
+) -> float:
+    """Share of the inside rejected, where `tpr` of the outside is rejected: out-of-distribution is the positive class.
+
+    A row is rejected when its score is at least a threshold: the largest score of an out-of-distribution row that
+    rejects at least `tpr` of them. The code released with the paper counts this way, and so does OpenOOD since
+    its version 1.5. Other parameters are those of `auroc`.
+
+    Examples
+    --------
+    >>> fpr_at_tpr_reference([0.1, 0.2, 0.3, 0.9], [0.2, 0.5, 0.6, 0.7, 0.8], tpr=0.75)  # rejected from 0.5 on
+    0.25
+    """
+    owner = "fpr_at_tpr_reference"
+    inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)
+    return _share_below(owner, tpr, -outside, outside_weight, -inside, inside_weight)
+
+
+def _share_below(
+    owner: str, tpr: float, positive: Floats, positive_weight: Floats, negative: Floats, negative_weight: Floats
+) -> float:
+    """Share of the negatives at or below the smallest positive score that has `tpr` of the positives at or below."""
+    check_number(owner, "tpr", tpr, above=0.0, below=1.0, closed="right")
+    order = np.argsort(positive)
+    reached = np.cumsum(positive_weight[order])
+    # Shares are compared, not counts: 7/100 equals 0.07, but 0.07·100 is a hair above 7.
+    threshold = positive[order][np.argmax(reached / reached[-1] >= tpr)]
+    return weighted_mean(negative <= threshold, negative_weight)

@@ -1,0 +1,126 @@
+"""Who may import whom, and what the package shows."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import onsphere
+
+SOURCE = Path(onsphere.__file__).parent
+
+# Each row may import from the rows above it and from its own.
+LAYERS = [
+    {"errors", "_validation"},
+    {"geometry"},
+    {"embeddings", "scores", "metrics"},
+    {"calibration", "decision", "monitor", "assessment"},
+    {"backbones", "estimators", "frozen"},
+    {"persistence", "export", "scale", "plots", "report", "torch", "baselines", "datasets"},
+    {"paper", "service", "demo", "cli"},
+]
+HEAVY = {
+    "torch": {"torch", "baselines", "paper"},
+    "pandas": set(),
+    "matplotlib": set(),
+    "rich": {"demo", "cli"},
+    "pyarrow": set(),
+    "onnx": set(),
+    "onnxruntime": set(),
+    "fastapi": {"service"},
+    "ray": set(),
+}
+
+
+def room_of(path):
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[0]
+
+
+def layer_of(room):
+    return next((index for index, layer in enumerate(LAYERS) if room in layer), None)
+
+
+def imports_of(tree):
+    """Module names a file imports, with whether the import is at the top of the file."""
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = (
+                [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "onsphere" else [node.module]
+            )
+            yield from ((name, node in top) for name in names)
+
+
+def wrong_arrows(room, tree):
+    for name, _ in imports_of(tree):
+        parts = name.split(".")
+        layer = layer_of(parts[1]) if parts[0] == "onsphere" and len(parts) > 1 else None
+        if layer is not None and layer > layer_of(room):
+            yield f"{room} imports {parts[1]}"
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    assert layer_of(room_of(path)) is not None, "a new room must be given its layer"
+    assert list(wrong_arrows(room_of(path), ast.parse(path.read_text()))) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_heavy_libraries_are_imported_inside(path):
+    for name, at_top in imports_of(ast.parse(path.read_text())):
+        library = name.split(".")[0]
+        assert not (at_top and room_of(path) not in HEAVY.get(library, {room_of(path)})), f"{library} at the top"
+
+
+def test_the_walk_would_see_a_wrong_arrow():
+    assert list(wrong_arrows("geometry", ast.parse("from onsphere.estimators import HCMRegressor"))) != []
+    assert list(wrong_arrows("geometry", ast.parse("def f():\n    import onsphere.cli"))) != []
+    assert list(wrong_arrows("geometry", ast.parse("from onsphere import scores"))) != []
+    assert list(wrong_arrows("estimators", ast.parse("from onsphere import scores"))) == []
+
+
+def test_the_public_names_are_these():
+    assert sorted(onsphere.__all__) == [
+        "Assessment",
+        "Duplicate",
+        "HCMClassifier",
+        "HCMRegressor",
+        "InvalidInputError",
+        "InvalidTypeError",
+        "Lift",
+        "MissingExtraError",
+        "NotCalibratedError",
+        "NotFittedError",
+        "OneHot",
+        "OnsphereError",
+        "OnsphereWarning",
+        "Polar",
+        "SphericalOutput",
+        "Torus",
+        "__version__",
+    ]
+    assert all(hasattr(onsphere, name) for name in onsphere.__all__)
+
+
+def test_the_package_imports_with_no_extra_installed():
+    code = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {sorted(HEAVY)}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocker())
+import onsphere
+print(len(onsphere.__all__))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) == len(onsphere.__all__)
