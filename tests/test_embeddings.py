@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -131,6 +132,24 @@ def test_projective_needs_no_magnitude_and_survives_a_direction_off_the_anchor()
     np.testing.assert_allclose(embedding.decode(wrong_magnitude, decoder="projective"), [[1.5]])
     sideways = SphericalOutput(np.array([[1.0, 0.0]]), np.ones(1))
     assert np.isfinite(embedding.decode(sideways, decoder="projective")).all()
+
+
+@pytest.mark.parametrize(
+    ("embedding", "n_outputs"), [(Polar(), 3), (Duplicate(), 1), (Lift(), 1), (Lift(), 3), (Torus((1.0, 2.0)), 3)]
+)
+def test_the_sphere_is_the_same_on_torch_and_for_maps_of_pixels(embedding, n_outputs):
+    maps = np.random.default_rng(0).uniform(-1, 1, size=(2, 4, 5, n_outputs))
+    flat = SphericalOutput(*embedding.to_sphere(maps.reshape(-1, n_outputs)))
+    dense = SphericalOutput(*embedding.to_sphere(torch.tensor(maps, requires_grad=True)))
+    np.testing.assert_allclose(dense.direction.detach().reshape(40, -1), flat.direction, rtol=1e-12, atol=1e-14)
+    shrunk = dense._replace(direction=0.9 * dense.direction)
+    np.testing.assert_allclose(
+        embedding.standardized_sigma(shrunk).detach().reshape(40, -1),
+        embedding.standardized_sigma(flat._replace(direction=0.9 * flat.direction)),
+        rtol=1e-9,
+    )
+    for decoder in set(embedding.decoders) - {"mean"}:
+        np.testing.assert_allclose(embedding.from_sphere(dense, decoder=decoder).detach(), maps, rtol=1e-9, atol=1e-12)
 
 
 def test_soft_labels_keep_their_norm():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,11 +16,10 @@ from onsphere.metrics import (
     auroc,
     brier_score,
     expected_calibration_error,
-    fpr_at_tpr_openood,
-    fpr_at_tpr_reference,
+    fpr_at_tpr,
 )
 
-OOD_METRICS = [auroc, aupr, fpr_at_tpr_openood, fpr_at_tpr_reference]
+OOD_METRICS = [auroc, aupr, fpr_at_tpr, partial(fpr_at_tpr, positive="out")]
 
 
 def random_scores(seed, *, tied):
@@ -178,26 +179,26 @@ def test_fpr_agrees_with_the_roc_curve(tied, tpr):
     inside, outside = random_scores(5, tied=tied)
     is_out, scores = np.repeat([0, 1], [len(inside), len(outside)]), np.concatenate((inside, outside))
     false, true, _ = roc_curve(is_out, scores, drop_intermediate=False)
-    assert fpr_at_tpr_reference(inside, outside, tpr=tpr) == pytest.approx(false[true >= tpr][0], rel=1e-13)
+    assert fpr_at_tpr(inside, outside, tpr=tpr, positive="out") == pytest.approx(false[true >= tpr][0], rel=1e-13)
     false, true, _ = roc_curve(1 - is_out, -scores, drop_intermediate=False)
-    assert fpr_at_tpr_openood(inside, outside, tpr=tpr) == pytest.approx(false[true >= tpr][0], rel=1e-13)
+    assert fpr_at_tpr(inside, outside, tpr=tpr) == pytest.approx(false[true >= tpr][0], rel=1e-13)
 
 
 def test_fpr_conventions_worked_by_hand():
     inside = np.arange(1.0, 21.0)  # 1 to 20
     outside = np.array([0.0, 18.5, 19.0, 19.5, 30.0])
     # 19 of 20 inside rows are 95 %, so all up to 19 are accepted; of the outside 0, 18.5 and 19 are: 3 of 5.
-    assert fpr_at_tpr_openood(inside, outside) == pytest.approx(0.6, rel=1e-14)
+    assert fpr_at_tpr(inside, outside) == pytest.approx(0.6, rel=1e-14)
     # 95 % of 5 outside rows needs all 5, so all from 0 on are rejected: every inside row.
-    assert fpr_at_tpr_reference(inside, outside) == 1.0
+    assert fpr_at_tpr(inside, outside, positive="out") == 1.0
     # 80 % of the outside are 4 rows, so all from 18.5 on are rejected: 19 and 20 of 20 inside rows.
-    assert fpr_at_tpr_reference(inside, outside, tpr=0.8) == pytest.approx(0.1, rel=1e-14)
+    assert fpr_at_tpr(inside, outside, tpr=0.8, positive="out") == pytest.approx(0.1, rel=1e-14)
 
 
 def test_fpr_with_ties_worked_by_hand():
     # Two thirds of the inside need the threshold 1, which brings all three ties along, and one of two outside rows.
-    assert fpr_at_tpr_openood([1, 1, 1], [1, 2], tpr=2 / 3) == 0.5
-    assert fpr_at_tpr_reference([1, 1, 2, 3], [2, 2, 2], tpr=1 / 3) == 0.5
+    assert fpr_at_tpr([1, 1, 1], [1, 2], tpr=2 / 3) == 0.5
+    assert fpr_at_tpr([1, 1, 2, 3], [2, 2, 2], tpr=1 / 3, positive="out") == 0.5
 
 
 @pytest.mark.parametrize("metric", OOD_METRICS)
@@ -218,12 +219,12 @@ def test_swapping_the_sets_mirrors_the_metrics(sets):
     inside, _, outside, _ = sets
     assert auroc(outside, inside) == pytest.approx(1.0 - auroc(inside, outside), abs=1e-12)
     assert aupr(inside, outside, positive="in") == pytest.approx(aupr(-outside, -inside), rel=1e-12)
-    assert fpr_at_tpr_openood(inside, outside) == fpr_at_tpr_reference(-outside, -inside)
+    assert fpr_at_tpr(inside, outside) == fpr_at_tpr(-outside, -inside, positive="out")
 
 
 def test_perfect_separation():
     assert auroc([1, 2], [3, 4]) == aupr([1, 2], [3, 4]) == 1.0
-    assert fpr_at_tpr_openood([1, 2], [3, 4]) == fpr_at_tpr_reference([1, 2], [3, 4]) == 0.0
+    assert fpr_at_tpr([1, 2], [3, 4]) == fpr_at_tpr([1, 2], [3, 4], positive="out") == 0.0
 
 
 @pytest.mark.parametrize("metric", OOD_METRICS)

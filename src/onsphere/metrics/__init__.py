@@ -8,8 +8,7 @@ from onsphere.metrics.classification import (
     auroc,
     brier_score,
     expected_calibration_error,
-    fpr_at_tpr_openood,
-    fpr_at_tpr_reference,
+    fpr_at_tpr,
 )
 from onsphere.metrics.regression import (
     coverage_at_sigma,
@@ -36,8 +35,7 @@ __all__ = [
     "coverage_at_sigma",
     "excess_aurc",
     "expected_calibration_error",
-    "fpr_at_tpr_openood",
-    "fpr_at_tpr_reference",
+    "fpr_at_tpr",
     "gaussian_crps",
     "interval_coverage",
     "interval_width",

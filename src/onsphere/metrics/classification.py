@@ -30,8 +30,7 @@ __all__ = [
     "auroc",
     "brier_score",
     "expected_calibration_error",
-    "fpr_at_tpr_openood",
-    "fpr_at_tpr_reference",
+    "fpr_at_tpr",
 ]
 
 # Wide enough for a softmax over thousands of classes in single precision.
@@ -202,59 +201,51 @@ def _one_table(
     return is_out, np.concatenate((inside, outside)), np.concatenate((inside_weight, outside_weight))
 
 
-def fpr_at_tpr_openood(
+def fpr_at_tpr(
     in_scores: ArrayLike,
     out_scores: ArrayLike,
     *,
+    positive: str = "in",
     tpr: float = 0.95,
     in_weight: Weights = None,
     out_weight: Weights = None,
 ) -> float:
-    """Share of the outside accepted, where `tpr` of the inside is accepted: in-distribution is the positive class.
+    """Share of the negative class mistaken for the positive one, where `tpr` of the positive class is found.
 
-    A row is accepted when its score is at most a threshold: the smallest score of an in-distribution row that
-    accepts at least `tpr` of them. OpenOOD counted this way in its version 1.0; since 1.5 its code counts as
-    `fpr_at_tpr_reference` does. Other parameters are those of `auroc`.
+    Parameters
+    ----------
+    in_scores, out_scores : arrays of shape (n,) and (m,)
+        Uncertainty in and out of distribution; higher means less trustworthy.
+    positive : {"in", "out"}, default "in"
+        "in": the share of the outside that is accepted, where 95 % of the inside is accepted (OpenOOD 1.0).
+        "out": the share of the inside that is rejected, where 95 % of the outside is rejected (the code released
+        with the paper, and OpenOOD since 1.5).
+    tpr : float in (0, 1], default 0.95
+        The threshold is the score of a positive row, the first at which at least this share is found.
+    in_weight, out_weight : arrays of shape (n,) and (m,), optional
 
     Examples
     --------
-    >>> fpr_at_tpr_openood([0.1, 0.2, 0.3, 0.9], [0.2, 0.5, 0.6, 0.7, 0.8], tpr=0.75)  # accepted up to 0.3
+    >>> inside, outside = [0.1, 0.2, 0.3, 0.9], [0.2, 0.5, 0.6, 0.7, 0.8]
+    >>> fpr_at_tpr(inside, outside, tpr=0.75)  # accepted up to 0.3
     0.2
-    """
-    owner = "fpr_at_tpr_openood"
-    inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)
-    return _share_below(owner, tpr, inside, inside_weight, outside, outside_weight)
-
-
-def fpr_at_tpr_reference(
-    in_scores: ArrayLike,
-    out_scores: ArrayLike,
-    *,
-    tpr: float = 0.95,
-    in_weight: Weights = None,
-    out_weight: Weights = None,
-) -> float:
-    """Share of the inside rejected, where `tpr` of the outside is rejected: out-of-distribution is the positive class.
-
-    A row is rejected when its score is at least a threshold: the largest score of an out-of-distribution row that
-    rejects at least `tpr` of them. The code released with the paper counts this way, and so does OpenOOD since
-    its version 1.5. Other parameters are those of `auroc`.
-
-    Examples
-    --------
-    >>> fpr_at_tpr_reference([0.1, 0.2, 0.3, 0.9], [0.2, 0.5, 0.6, 0.7, 0.8], tpr=0.75)  # rejected from 0.5 on
+    >>> fpr_at_tpr(inside, outside, positive="out", tpr=0.75)  # rejected from 0.5 on
     0.25
     """
-    owner = "fpr_at_tpr_reference"
-    inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)
-    return _share_below(owner, tpr, -outside, outside_weight, -inside, inside_weight)
+    check_option("fpr_at_tpr", "positive", positive, ("in", "out"))
+    check_number("fpr_at_tpr", "tpr", tpr, above=0.0, below=1.0, closed="right")
+    inside, inside_weight, outside, outside_weight = _two_sets(
+        "fpr_at_tpr", in_scores, out_scores, in_weight, out_weight
+    )
+    if positive == "in":
+        return _share_below(tpr, inside, inside_weight, outside, outside_weight)
+    return _share_below(tpr, -outside, outside_weight, -inside, inside_weight)
 
 
 def _share_below(
-    owner: str, tpr: float, positive: Floats, positive_weight: Floats, negative: Floats, negative_weight: Floats
+    tpr: float, positive: Floats, positive_weight: Floats, negative: Floats, negative_weight: Floats
 ) -> float:
     """Share of the negatives at or below the smallest positive score that has `tpr` of the positives at or below."""
-    check_number(owner, "tpr", tpr, above=0.0, below=1.0, closed="right")
     order = np.argsort(positive)
     reached = np.cumsum(positive_weight[order])
     # Shares are compared, not counts: 7/100 equals 0.07, but 0.07·100 is a hair above 7.
