@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import torch
 from onsphere import Duplicate, InvalidInputError, Lift, NotFittedError, OneHot, Polar, SphericalOutput, Torus
 
 reals = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
@@ -68,8 +68,16 @@ def test_weights_count_like_repeated_rows():
     np.testing.assert_allclose(weighted.scale_, repeated.scale_)
 
 
-def test_a_constant_output_keeps_scale_one():
-    assert Lift().fit(np.full(7, 0.1)).scale_ == 1.0
+def test_a_constant_output_keeps_scale_one_and_has_no_spread():
+    embedding = Lift().fit(np.full(7, 0.1))
+    assert embedding.scale_ == 1.0
+    assert embedding.spread_ == 0.0
+    assert embedding.unit_ == 0.0
+
+
+def test_rows_of_weight_zero_do_not_stretch_the_torus():
+    y, weights = np.array([0.0, 1.0, 2.0, 1e4]), np.array([1.0, 1.0, 1.0, 0.0])
+    np.testing.assert_allclose(Torus().fit(y, weights).scale_, Torus().fit(y[:3]).scale_)
 
 
 def sigma_ratio(embedding, mean, sigma, n=400_000):
@@ -172,11 +180,21 @@ def test_soft_labels_keep_their_norm():
         (lambda: Torus("ab").fit([1.0]), "non-empty sequence"),
         (lambda: Lift().fit(["a", "b"]), "numeric target y"),
         (lambda: Lift().fit([1.0, np.nan]), "contains NaN"),
-        (lambda: Lift().fit([[1.0], [1.0, 2.0]]), "rectangular"),
+        (lambda: Lift().fit([[1.0], [1.0, 2.0]]), "same length"),
         (lambda: Lift().fit(np.ones((2, 2, 2))), r"shape \(n,\) or \(n, D\)"),
         (lambda: Lift().fit([1.0, 2.0]).embed(np.ones((2, 3))), r"fitted with 1 output\(s\). Got 3"),
         (lambda: Polar().fit(np.eye(2)).decode(SphericalOutput(np.eye(2), np.ones(2)), decoder="projective"), "one of"),
         (lambda: Lift().fit([1.0]).decode(SphericalOutput(np.eye(2), np.ones(2)), decoder="mean"), "carry a mean"),
+        (lambda: Lift(anchor=10**400).fit([1.0, 2.0]), "'anchor' parameter"),
+        (lambda: Lift().fit([1.0, 2.0], [1.0]), "sample_weight"),
+        (lambda: Lift().fit([1.0, 2.0], [0.0, 0.0]), "above zero"),
+        (lambda: Lift().fit([1.0, 2.0], [1.0, -1.0]), "[Nn]egative"),
+        (lambda: Lift().fit([1.0, 2.0]).decode(SphericalOutput(np.ones((3, 5)), np.ones(3))), "directions of width 2"),
+        (lambda: Torus().fit([1.0, 2.0]).sigma(SphericalOutput(np.ones((3, 5)), np.ones(3))), "directions of width 6"),
+        (
+            lambda: Polar().fit(np.eye(2)).decode(SphericalOutput(np.eye(2), np.ones(2), np.ones((2, 1)))),
+            "means of width 2",
+        ),
         (lambda: OneHot().fit(["a", "a"]), "at least two classes"),
         (lambda: OneHot().fit(["a", "b"]).embed(["c"]), "Expected labels among"),
         (lambda: OneHot().fit([0, 1]).embed([[0.5, 0.6]]), "sum to 1"),

@@ -7,6 +7,8 @@
 """
 
 from onsphere.assessment import Assessment
+from onsphere.calibration import Calibration
+from onsphere.decision import FalseAlarm, Quantile, Risk, Tolerance
 from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, Torus
 from onsphere.errors import (
     InvalidInputError,
@@ -24,7 +26,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Assessment",
+    "Calibration",
     "Duplicate",
+    "FalseAlarm",
     "HCMClassifier",
     "HCMRegressor",
     "InvalidInputError",
@@ -37,7 +41,10 @@ __all__ = [
     "OnsphereError",
     "OnsphereWarning",
     "Polar",
+    "Quantile",
+    "Risk",
     "SphericalOutput",
+    "Tolerance",
     "Torus",
     "__version__",
 ]

@@ -5,6 +5,7 @@ A message says what was expected, what came and what to do next.
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Generator, Sequence
@@ -19,11 +20,10 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     _num_samples,
     check_consistent_length,
-    has_fit_parameter,
     validate_data,
 )
 
-from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
+from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError, OnsphereError
 
 Floats = NDArray[np.float64]
 
@@ -57,13 +57,13 @@ def check_number(
 ) -> None:
     """A real number between two bounds; `closed` says which of them belong ("neither", "left", "right", "both")."""
     kind = numbers.Integral if whole else numbers.Real
-    ok = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
-    if ok:
-        number = float(value)  # type: ignore[arg-type]
-        ok = (number > above or (closed in ("left", "both") and number == above)) and (
-            number < below or (closed in ("right", "both") and number == below)
-        )
-    if not ok:
+    try:
+        number = float(value) if isinstance(value, kind) and not isinstance(value, bool | np.bool_) else math.nan
+    except OverflowError:
+        number = math.nan
+    above_ok = number > above or (closed in ("left", "both") and number == above)
+    below_ok = number < below or (closed in ("right", "both") and number == below)
+    if not (above_ok and below_ok):
         left = "[" if closed in ("left", "both") else "("
         right = "]" if closed in ("right", "both") else ")"
         noun = "an int" if whole else "a float"
@@ -102,16 +102,35 @@ def missing_extra(what: str, package: str, extra: str) -> MissingExtraError:
 
 
 @contextmanager
-def _own_errors() -> Generator[None]:
+def own_errors(prefix: str = "") -> Generator[None]:
     """Let scikit-learn word what it words well, but raise it as an error of ours."""
     try:
         yield
-    except TypeError as error:
-        raise InvalidTypeError(str(error)) from None
+    except OnsphereError:
+        raise
     except ValueError as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise InvalidInputError(str(error)) from None
+        raise InvalidInputError(f"{prefix}{error}") from error
+    except TypeError as error:
+        raise InvalidTypeError(f"{prefix}{error}") from error
+
+
+@contextmanager
+def backbone_errors(owner: object, backbone: object, task: str) -> Generator[None]:
+    """Say that it was the backbone that could not do its task."""
+    with own_errors(f"The backbone {type(backbone).__name__} of {type(owner).__name__} could not {task}: "):
+        yield
+
+
+@contextmanager
+def unchanged_if_it_fails(owner: object) -> Generator[None]:
+    """Give an object back its attributes when what is done to it fails half-way."""
+    before = dict(vars(owner))
+    try:
+        yield
+    except BaseException:
+        vars(owner).clear()
+        vars(owner).update(before)
+        raise
 
 
 def is_frame(X: object) -> bool:
@@ -123,7 +142,7 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
     """The features of a call, with names and number remembered at fit and compared afterwards.
 
     An array is checked and converted. A table is passed on as it is, because the backbone may be a pipeline that
-    picks columns by name; where all its columns are numeric, its values are checked like an array's.
+    picks columns by name; its numeric columns are checked like an array's.
     """
     options: dict[str, Any] = {
         "accept_sparse": ["csr", "csc"] if accept_sparse else False,
@@ -131,74 +150,107 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
         "ensure_min_samples": 2 if fitting else 1,
         "dtype": "numeric",
     }
-    with _own_errors():
+    _check_unmasked("X", X)
+    with own_errors():
         if not is_frame(X):
             return validate_data(owner, X, reset=fitting, **options)
-        _check_unique_columns(owner, X)
+        check_unique_names("X", X.columns)
         validate_data(owner, X, reset=fitting, skip_check_array=True)
-        if _num_samples(X) < options["ensure_min_samples"] or _all_numeric(X):
-            check_array(X, estimator=owner, input_name="X", **options)
+        if _num_samples(X) < options["ensure_min_samples"]:
+            raise InvalidInputError(
+                f"Found array with {_num_samples(X)} sample(s) while a minimum of {options['ensure_min_samples']} is "
+                f"required by {type(owner).__name__}. Pass more rows."
+            )
+        numeric = [name for name, kind in zip(X.columns, X.dtypes, strict=True) if _is_numeric(kind)]
+        if numeric:
+            check_array(X[numeric], estimator=owner, input_name="X", **options)
         return X
 
 
-def _check_unique_columns(owner: object, X: Any) -> None:
-    names = [str(name) for name in X.columns]
-    if len(set(names)) < len(names):
-        repeated = sorted({name for name in names if names.count(name) > 1})
+def _is_numeric(kind: Any) -> bool:
+    """Whether a column type of pandas (a kind letter) or polars (a method) is a number."""
+    return kind.kind in "biuf" if hasattr(kind, "kind") else bool(getattr(kind, "is_numeric", bool)())
+
+
+def check_unique_names(what: str, names: Any) -> None:
+    """No two columns of one name."""
+    given = [str(name) for name in names]
+    if len(set(given)) < len(given):
+        repeated = sorted({name for name in given if given.count(name) > 1})
         raise InvalidInputError(
-            f"Expected columns with different names for {type(owner).__name__}. Got more than one column named "
-            f"{', '.join(repeated)}. Rename or drop the copies."
+            f"Expected columns of {what} with different names. Got more than one column named {', '.join(repeated)}. "
+            "Rename or drop the copies."
         )
 
 
-def _all_numeric(X: Any) -> bool:
-    kinds = list(X.dtypes)
-    return all(getattr(kind, "kind", "") in "biuf" or getattr(kind, "is_numeric", bool)() for kind in kinds)
+def _check_unmasked(what: str, values: Any) -> None:
+    if np.ma.is_masked(values):
+        raise InvalidInputError(
+            f"Expected {what} without masked entries. Got {int(np.ma.count_masked(values))} of them. "
+            "Fill or drop them first."
+        )
+
+
+def _given_target(owner: object, y: Any) -> Any:
+    if y is None:
+        raise InvalidInputError(
+            f"{type(owner).__name__} requires y to be passed, but the target y is None. Call fit(X, y)."
+        )
+    _check_unmasked("y", y)
+    if is_frame(y):
+        check_unique_names("y", y.columns)
+    return y
 
 
 def check_regression_target(owner: object, y: Any) -> Floats:
     """A numeric, finite target of shape (n,) or (n, D)."""
-    if y is None:
+    try:
+        given = np.asarray(_given_target(owner, y))
+        numeric = given.dtype.kind not in "USMmcO"
+        values = given if numeric or given.dtype.kind != "O" else given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
         raise InvalidInputError(
-            f"{type(owner).__name__} requires y to be passed, but the target y is None. Call fit(X, y)."
+            f"Expected a target y of numbers for {type(owner).__name__}, one row per sample. Got {error}. "
+            "Convert or drop what is no number, and give every row the same length."
+        ) from error
+    if values.dtype.kind in "USMmc":
+        raise InvalidInputError(
+            f"Expected a numeric target y for {type(owner).__name__}. Got dtype {values.dtype} "
+            f"({'Complex data not supported' if values.dtype.kind == 'c' else 'no real numbers'}). "
+            "Convert it to numbers, or use HCMClassifier for classes."
         )
-    with _own_errors():
-        given = _as_array(owner, y)
-        if given.dtype.kind in "USMm":
-            raise InvalidInputError(
-                f"Expected a numeric target y for {type(owner).__name__}. Got dtype {given.dtype}. "
-                "Convert it to numbers, or use HCMClassifier for classes."
-            )
-        values = check_array(given, **_TARGET_OPTIONS, input_name="y", estimator=owner)
-    if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[1] == 0):
+    if values.ndim not in (1, 2) or 0 in values.shape[1:]:
         raise InvalidInputError(
             f"Expected a target y of shape (n,) or (n, D) with D ≥ 1 for {type(owner).__name__}. "
             f"Got shape {values.shape}. Pass one row per sample and one column per output."
         )
-    return values
-
-
-def _as_array(owner: object, y: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(y)
-    except ValueError:
-        raise InvalidInputError(
-            f"Expected a rectangular target y for {type(owner).__name__}. Got rows of different lengths."
-        ) from None
+    with own_errors():
+        return check_array(values, **_TARGET_OPTIONS, input_name="y", estimator=owner)
 
 
 def check_labels(owner: object, y: Any) -> NDArray[Any]:
     """Class labels of shape (n,), with no missing value."""
-    if y is None:
+    given = _given_target(owner, y)
+    with own_errors():
+        labels = column_or_1d(given, warn=True)
+    n_missing = sum(map(_is_missing, labels)) if labels.dtype.kind in "Of" else 0
+    if n_missing:
         raise InvalidInputError(
-            f"{type(owner).__name__} requires y to be passed, but the target y is None. Call fit(X, y)."
+            f"Expected a class label in every row of y. Input y contains NaN or another missing value in {n_missing} "
+            "row(s). Drop these rows, or give them a class of their own."
         )
-    with _own_errors():
-        labels = column_or_1d(y, warn=True)
-        if labels.dtype.kind in "fc":
-            check_array(labels, ensure_2d=False, input_name="y", estimator=owner)
+    with own_errors():
         check_classification_targets(labels)
     return labels
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA refuses to be compared
+        return True
 
 
 def check_at_least_two_classes(owner: object, classes: NDArray[Any]) -> None:
@@ -212,23 +264,28 @@ def check_at_least_two_classes(owner: object, classes: NDArray[Any]) -> None:
 
 def check_same_length(X: Any, *others: Any) -> None:
     """One target, one weight per row."""
-    with _own_errors():
+    with own_errors():
         check_consistent_length(X, *others)
 
 
-def check_sample_weight(owner: Any, estimator: Any, sample_weight: Any, X: Any) -> Floats | None:
-    """Weights that the backbone can use, or None."""
+def check_sample_weight(sample_weight: Any, X: Any) -> Floats | None:
+    """One weight per row, none negative and not all zero; or None."""
     if sample_weight is None:
         return None
-    if not has_fit_parameter(estimator, "sample_weight"):
-        raise InvalidInputError(
-            f"The backbone {type(estimator).__name__} of {type(owner).__name__} takes no sample_weight. "
-            "Leave sample_weight out, or choose a backbone that weighs its rows."
-        )
     if not np.any(np.asarray(sample_weight)):
         raise InvalidInputError("Expected at least one sample_weight above zero. Got only zeros.")
-    with _own_errors():
+    with own_errors():
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+
+
+def check_takes_weights(owner: object, learner: Any, *, by_name: bool) -> None:
+    """That a backbone's `fit` has room for weights: a parameter of that name or, unless `by_name`, for anything."""
+    takes = inspect.signature(learner.fit).parameters.values()
+    if not any(item.name == "sample_weight" or (item.kind is item.VAR_KEYWORD and not by_name) for item in takes):
+        raise InvalidInputError(
+            f"The backbone {type(learner).__name__} of {type(owner).__name__} takes no sample_weight. "
+            "Leave sample_weight out, or choose a backbone that weighs its rows."
+        )
 
 
 def check_n_outputs(owner: object, values: NDArray[Any], n_outputs: int) -> None:
@@ -237,4 +294,14 @@ def check_n_outputs(owner: object, values: NDArray[Any], n_outputs: int) -> None
         raise InvalidInputError(
             f"{type(owner).__name__} was fitted with {n_outputs} output(s). Got {values.shape[-1]}. "
             "Pass the same outputs in the same order, or fit again."
+        )
+
+
+def check_outputs(owner: object, direction: Any, mean: Any, width: int, n_outputs: int) -> None:
+    """Directions, and means where there are any, of the width that an embedding gives them."""
+    if direction.shape[-1] != width or (mean is not None and mean.shape[-1] != n_outputs):
+        raise InvalidInputError(
+            f"{type(owner).__name__} with {n_outputs} output(s) has directions of width {width} and means of width "
+            f"{n_outputs}. Got {direction.shape[-1]} and {'none' if mean is None else mean.shape[-1]}. "
+            "Decode with the embedding that the model was trained with."
         )

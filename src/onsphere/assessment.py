@@ -31,11 +31,22 @@ class Assessment:
     magnitude : array of shape (n,)
         R, in standardised units.
     sigma : array like value, or None
-        Standard deviation of the noise, in the unit of the target.
+        Standard deviation of the noise, in the unit of the target. With several outputs only the Torus embedding
+        tells them apart; the others see one level, relative to the spread of each output.
     anchor_residual : array of shape (n,) or None
         The error that can be seen without a label.
+    lower, upper : arrays like value, or None
+        Ends of the conformal interval.
+    confidence : array of shape (n,) or None
+        In [0, 1]: the share of calibration rows that were at least as uncertain.
+    expected_error : array of shape (n,) or None
+        The mean error of calibration rows as uncertain as this.
+    accepted : bool array of shape (n,) or None
+        Whether the uncertainty is at or below the threshold.
     probabilities : array of shape (n, C) or None
         Of each class.
+    in_set : bool array of shape (n, C) or None
+        Which classes belong to the conformal set.
     output_names : tuple of str, or None
         Names of the outputs or, for probabilities, of the classes.
 
@@ -54,15 +65,22 @@ class Assessment:
     magnitude: NDArray[np.float64]
     sigma: NDArray[np.float64] | None = None
     anchor_residual: NDArray[np.float64] | None = None
+    lower: NDArray[np.float64] | None = None
+    upper: NDArray[np.float64] | None = None
+    confidence: NDArray[np.float64] | None = None
+    expected_error: NDArray[np.float64] | None = None
+    accepted: NDArray[np.bool_] | None = None
     probabilities: NDArray[np.float64] | None = None
+    in_set: NDArray[np.bool_] | None = None
     output_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.value)
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Plain lists under the names of the attributes, ready for JSON; what is None is left out."""
-        return {name: values.tolist() for name, values in self._arrays()}
+        """Plain lists under the names of the attributes; what is None is left out."""
+        names = {} if self.output_names is None else {"output_names": list(self.output_names)}
+        return {name: values.tolist() for name, values in self._arrays()} | names
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per prediction; an array of several columns is spread over as many."""

@@ -9,13 +9,21 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import get_tags
+from sklearn.utils import check_random_state, get_tags
 
-from onsphere._validation import Floats, check_sample_weight
+from onsphere._validation import Floats, backbone_errors, check_takes_weights, own_errors
 from onsphere.errors import InvalidTypeError
 from onsphere.geometry import SphericalOutput
 
-__all__ = ["check_weights", "default_backbone", "fit_backbone", "from_columns", "prepare_backbone", "to_columns"]
+__all__ = [
+    "default_backbone",
+    "fit_backbone",
+    "from_columns",
+    "input_tags",
+    "predict_columns",
+    "prepare_backbone",
+    "to_columns",
+]
 
 
 def default_backbone() -> Any:
@@ -31,9 +39,10 @@ def prepare_backbone(owner: object, estimator: Any, random_state: int | np.rando
     Every `random_state` of the copy that is None is set from the given one. A regressor for one output, alone or
     as the last step of a pipeline, is wrapped so that it learns one copy of itself per column.
     """
+    with own_errors(f"The 'random_state' parameter of {type(owner).__name__} must be an int, a RandomState or None. "):
+        generator = check_random_state(random_state)
     backbone = default_backbone() if estimator is None else _checked_clone(owner, estimator)
     if random_state is not None:
-        generator = np.random.RandomState(random_state) if isinstance(random_state, int) else random_state
         unseeded = [
             name
             for name, value in sorted(backbone.get_params(deep=True).items())
@@ -43,12 +52,28 @@ def prepare_backbone(owner: object, estimator: Any, random_state: int | np.rando
     return backbone if get_tags(backbone).target_tags.multi_output else _one_copy_per_column(backbone)
 
 
+def input_tags(estimator: Any) -> tuple[bool, bool]:
+    """Whether a backbone takes missing values, and sparse rows.
+
+    What holds other estimators (a pipeline, a search) does not always say what they take, so it is let through and
+    answers for itself.
+    """
+    if estimator is None:
+        estimator = default_backbone()
+    if not hasattr(estimator, "__sklearn_tags__"):
+        return False, False
+    tags = get_tags(estimator).input_tags
+    holds_others = any(hasattr(value, "fit") for value in estimator.get_params(deep=True).values())
+    return tags.allow_nan or holds_others, tags.sparse
+
+
 def _checked_clone(owner: object, estimator: Any) -> Any:
     who = type(owner).__name__
-    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "predict")):
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "__sklearn_tags__")):
         raise InvalidTypeError(
-            f"The 'estimator' parameter of {who} must be a regressor with fit and predict. Got {estimator!r} instead. "
-            "Pass an instance, for example ExtraTreesRegressor()."
+            f"The 'estimator' parameter of {who} must be a regressor in the manner of scikit-learn, with fit, predict "
+            f"and get_params. Got {estimator!r} instead. Pass an instance, for example ExtraTreesRegressor(), or "
+            "derive your class from RegressorMixin and BaseEstimator."
         )
     kind = get_tags(estimator).estimator_type
     if kind != "regressor":
@@ -64,9 +89,21 @@ def _one_copy_per_column(backbone: Any) -> Any:
     from sklearn.multioutput import MultiOutputRegressor
 
     last = _last_step(backbone)
-    if last is None:
-        return MultiOutputRegressor(backbone)
-    return backbone.set_params(**{last: MultiOutputRegressor(backbone[-1])})
+    learner = backbone if last is None else backbone[-1]
+    if not hasattr(learner, "predict"):
+        raise InvalidTypeError(
+            f"{type(learner).__name__} is for one output and shows that it can predict only once it is fitted, so it "
+            "cannot be fitted once per column. Pass one of its parts, or a regressor for several outputs."
+        )
+    return (
+        MultiOutputRegressor(learner) if last is None else backbone.set_params(**{last: MultiOutputRegressor(learner)})
+    )
+
+
+def _is_one_copy_per_column(learner: Any) -> bool:
+    from sklearn.multioutput import MultiOutputRegressor
+
+    return isinstance(learner, MultiOutputRegressor)
 
 
 def _last_step(backbone: Any) -> str | None:
@@ -76,18 +113,28 @@ def _last_step(backbone: Any) -> str | None:
     return backbone.steps[-1][0] if isinstance(backbone, Pipeline) else None
 
 
-def check_weights(owner: object, backbone: Any, sample_weight: Any, X: Any) -> Floats | None:
-    """Weights that the backbone can use, or None."""
-    learner = backbone if _last_step(backbone) is None else backbone[-1]
-    return check_sample_weight(owner, getattr(learner, "estimator", learner), sample_weight, X)
-
-
-def fit_backbone(backbone: Any, X: Any, columns: Floats, weights: Floats | None) -> Any:
+def fit_backbone(owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None) -> Any:
     """Fit the backbone, with weights where there are any."""
-    if weights is None:
-        return backbone.fit(X, columns)
-    last = _last_step(backbone)
-    return backbone.fit(X, columns, **{"sample_weight" if last is None else f"{last}__sample_weight": weights})
+    fit_options: dict[str, Any] = {}
+    if weights is not None:
+        last = _last_step(backbone)
+        learner = backbone if last is None else backbone[-1]
+        wrapped = _is_one_copy_per_column(learner)
+        check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
+        fit_options = {"sample_weight" if last is None else f"{last}__sample_weight": weights}
+    with backbone_errors(owner, backbone, "be fitted"):
+        return backbone.fit(X, columns, **fit_options)
+
+
+def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:
+    """What the backbone predicts, as a finite table of so many columns."""
+    with backbone_errors(owner, backbone, "predict"):
+        table = np.asarray(backbone.predict(X), dtype=np.float64)
+        if table.ndim != 2 or table.shape[1] != n_columns:
+            raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")
+        if not np.isfinite(table).all():
+            raise ValueError("its predictions hold NaN or infinity. Check its settings and the scale of the features.")
+    return table
 
 
 def to_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Floats:
@@ -100,9 +147,8 @@ def to_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Floa
     return np.hstack(parts)
 
 
-def from_columns(columns: Any, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
+def from_columns(table: Floats, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
     """The inverse of `to_columns`, for what the backbone predicts; a magnitude nobody learned is 1."""
-    table = np.asarray(columns, dtype=np.float64)
     n_mean = n_outputs if mean else 0
     n_direction = table.shape[1] - n_mean - magnitude
     return SphericalOutput(

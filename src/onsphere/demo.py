@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 
-from onsphere import HCMClassifier, HCMRegressor
+from onsphere import HCMClassifier, HCMRegressor, Quantile
+from onsphere._validation import missing_extra
 from onsphere.assessment import Assessment
+from onsphere.metrics import interval_coverage
+
+try:
+    from rich.console import Console
+    from rich.table import Table
+except ImportError:
+    raise missing_extra("onsphere.demo", "rich", "cli") from None
 
 KEPT = (1.0, 0.9, 0.8, 0.6, 0.4, 0.2)
 
@@ -21,20 +27,31 @@ def main() -> None:
     with console.status("Fitting disease progression of 442 patients ..."):
         X, y = load_diabetes(return_X_y=True)
         X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
-        progression = HCMRegressor(random_state=0).fit(X_train, y_train).assess(X_test)
+        model = HCMRegressor(calibration="cv", random_state=0).fit(X_train, y_train).set_threshold(Quantile(0.9))
+        progression = model.assess(X_test)
+        inside = interval_coverage(y_test, progression.lower, progression.upper)
         error = np.abs(progression.value - y_test)
     console.rule("Diabetes: progression of the disease one year on (regression)")
-    console.print(f"Predictions are off by {error.mean():.0f} on average; the target lies between 25 and 346.")
+    console.print(
+        f"Predictions are off by {error.mean():.0f} on average; the target lies between 25 and 346. "
+        f"{inside:.0%} of the {len(error)} test rows lie inside their 90 % interval. "
+        f"{progression.accepted.mean():.0%} are accepted, by a rule that trusts nine in ten."
+    )
     console.print(error_as_rows_are_dropped(error, progression.uncertainty, "mean error", "{:.1f}"))
-    console.print(least_trusted(progression, y_test, "{:.0f}", show_sigma=True))
+    console.print(least_trusted(progression, y_test, "{:.0f}"))
 
     with console.status("Fitting 1,797 handwritten digits ..."):
         X, y = load_digits(return_X_y=True)
         X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
-        digits = HCMClassifier(random_state=0).fit(X_train, y_train).assess(X_test)
+        digits = HCMClassifier(calibration="cv", random_state=0).fit(X_train, y_train).assess(X_test)
         wrong = (digits.value != y_test).astype(float)
     console.rule("Digits: 8 by 8 pixels of handwriting (classification)")
-    console.print(f"{wrong.mean():.1%} of {len(wrong)} test images are read wrongly.")
+    held = digits.in_set[np.arange(len(y_test)), y_test].mean()
+    console.print(
+        f"{wrong.mean():.1%} of {len(wrong)} test images are read wrongly. "
+        f"Sets of {digits.in_set.sum(axis=1).mean():.2f} digits on average, asked to hold the true one "
+        f"for 90 % of the images, hold it for {held:.0%}."
+    )
     console.print(error_as_rows_are_dropped(wrong, digits.uncertainty, "read wrongly", "{:.2%}"))
     console.print(least_trusted(digits, y_test, "{}"))
 
@@ -56,24 +73,18 @@ def error_as_rows_are_dropped(
     return table
 
 
-def least_trusted(result: Assessment, truth: NDArray[np.float64], form: str, *, show_sigma: bool = False) -> Table:
+def least_trusted(result: Assessment, truth: NDArray[np.float64], form: str) -> Table:
     """The five rows with the highest uncertainty."""
     table = Table(title="The five least trusted predictions", title_justify="left")
-    for name in (
-        "row",
-        "predicted",
-        *(["± sigma"] if show_sigma else []),
-        "truth",
-        "uncertainty",
-        "length of direction",
-    ):
+    interval_column = [] if result.lower is None else ["90 % interval"]
+    for name in ("row", "predicted", *interval_column, "truth", "uncertainty", "length of direction"):
         table.add_column(name, justify="right")
     for row in np.argsort(-result.uncertainty, kind="stable")[:5]:
-        sigma = [form.format(result.sigma[row])] if show_sigma and result.sigma is not None else []
+        ends = [] if result.lower is None else [f"{form} to {form}".format(result.lower[row], result.upper[row])]
         table.add_row(
             str(row),
             form.format(result.value[row]),
-            *sigma,
+            *ends,
             form.format(truth[row]),
             f"{result.uncertainty[row]:.2f}",
             f"{result.direction_norm[row]:.2f}",

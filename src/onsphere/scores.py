@@ -1,4 +1,6 @@
-"""Sphere outputs -> uncertainty, one small function each. Higher always means less trustworthy.
+"""Sphere outputs -> uncertainty, one small function each. Higher means less trustworthy.
+
+`signed` and `gini` keep to that only inside the sphere: outside it, where models extrapolate, they fall below zero.
 
 Written on `SphericalOutput` and in standardised units; numpy and torch alike.
 """

@@ -9,13 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
+from onsphere import geometry
 from onsphere._validation import (
     Floats,
     check_fitted,
     check_flag,
     check_n_outputs,
     check_option,
+    check_outputs,
     check_regression_target,
+    check_sample_weight,
 )
 from onsphere.errors import InvalidInputError
 from onsphere.geometry import Array, SphericalOutput
@@ -28,9 +31,12 @@ class RegressionEmbedding(BaseEstimator, ABC):
 
     Attributes
     ----------
-    center_, scale_ : arrays of shape (D,)
-        Mean and standard deviation of each output (0 and 1 where the target is not standardised; a constant
-        output has scale 1).
+    center_ : array of shape (D,)
+        Mean of each output (0 where the target is not standardised).
+    scale_ : array of shape (D,)
+        What each output is divided by: its standard deviation, or 1 for a constant output.
+    spread_ : array of shape (D,)
+        What noise of one standardised unit means for each output: its scale, or 0 for a constant output.
     n_outputs_ : int
         D.
     """
@@ -41,9 +47,10 @@ class RegressionEmbedding(BaseEstimator, ABC):
     standardize: bool
     center_: Floats
     scale_: Floats
+    spread_: Floats
     n_outputs_: int
 
-    def fit(self, y: ArrayLike, sample_weight: Floats | None = None) -> Self:
+    def fit(self, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn centre and scale of each output.
 
         Parameters
@@ -57,18 +64,24 @@ class RegressionEmbedding(BaseEstimator, ABC):
         """
         check_flag(self, "standardize", self.standardize)
         values = as_columns(check_regression_target(self, y))
+        weights = check_sample_weight(sample_weight, values)
         self._check_outputs(values.shape[1])
         self.n_outputs_ = values.shape[1]
+        self.center_ = np.zeros(self.n_outputs_)
+        self.scale_ = self.spread_ = np.ones(self.n_outputs_)
         if self.standardize:
-            self.center_ = np.average(values, axis=0, weights=sample_weight)
-            spread = np.sqrt(np.average((values - self.center_) ** 2, axis=0, weights=sample_weight))
-            # Rounding leaves a constant column with a spread of a few units in the last place.
-            is_constant = spread <= 1e-12 * np.maximum(np.abs(self.center_), np.finfo(float).tiny)
-            self.scale_ = np.where(is_constant, 1.0, spread)
-        else:
-            self.center_ = np.zeros(self.n_outputs_)
-            self.scale_ = np.ones(self.n_outputs_)
+            self._standardize(values, weights)
         return self
+
+    def _standardize(self, values: Floats, weights: Floats | None) -> None:
+        largest = np.maximum(np.abs(values).max(axis=0), np.finfo(np.float64).tiny)
+        shrunk = values / largest  # squares of huge or tiny targets would leave the range of floats
+        center = np.average(shrunk, axis=0, weights=weights)
+        spread = np.sqrt(np.average((shrunk - center) ** 2, axis=0, weights=weights))
+        is_constant = spread <= 1e-12  # what rounding leaves of a constant column
+        self.center_ = center * largest
+        self.scale_ = np.where(is_constant, 1.0, spread * largest)
+        self.spread_ = np.where(is_constant, 0.0, self.scale_)
 
     def embed(self, y: ArrayLike) -> SphericalOutput:
         """Place targets on the sphere.
@@ -106,6 +119,7 @@ class RegressionEmbedding(BaseEstimator, ABC):
         """
         check_fitted(self, "scale_")
         check_option(self, "decoder", decoder, self.decoders)
+        self._check(outputs)
         if decoder == "mean":
             if outputs.mean is None:
                 raise InvalidInputError(
@@ -118,22 +132,30 @@ class RegressionEmbedding(BaseEstimator, ABC):
         return standardized * self.scale_ + self.center_
 
     def sigma(self, outputs: SphericalOutput) -> Floats:
-        """Standard deviation of the noise of each output, in the unit of the target.
+        """Standard deviation of the noise, in the unit of the target, shape (n, D).
 
-        Returns
-        -------
-        array of shape (n, D)
+        Only `Torus` tells the outputs apart. The other embeddings see how much the direction as a whole has shrunk:
+        one level, relative to the spread of each output, shared by all of them.
         """
         check_fitted(self, "scale_")
-        return self.standardized_sigma(outputs) * self.scale_
+        self._check(outputs)
+        return self.standardized_sigma(outputs) * self.spread_
 
     @property
     def unit_(self) -> float:
-        """One standardised unit in the unit of the target: the root mean square of the scales."""
-        return float(np.sqrt(np.mean(self.scale_**2)))
+        """One standardised unit in the unit of the target: the root mean square of the spreads that are not 0."""
+        return float(geometry.norm(self.spread_)) / max(np.count_nonzero(self.spread_), 1) ** 0.5
+
+    def _check(self, outputs: SphericalOutput) -> None:
+        width = self.direction_width(self.n_outputs_)
+        check_outputs(self, outputs.direction, outputs.mean, width, self.n_outputs_)
 
     def _check_outputs(self, n_outputs: int) -> None:
         """Refuse a number of outputs that the embedding has no room for."""
+
+    @abstractmethod
+    def direction_width(self, n_outputs: int) -> int:
+        """How many columns the direction of a target with n_outputs has."""
 
     @abstractmethod
     def to_sphere(self, standardized: Array) -> tuple[Array, Array]:

@@ -49,6 +49,9 @@ class Polar(RegressionEmbedding):
                 "Polar needs a target with at least 2 outputs. Got 1. Use Lift(), or Duplicate() for the paper's way."
             )
 
+    def direction_width(self, n_outputs: int) -> int:
+        return n_outputs
+
     def to_sphere(self, standardized: Array) -> tuple[Array, Array]:
         return geometry.split(standardized)
 
@@ -88,6 +91,9 @@ class Duplicate(Polar):
             raise InvalidInputError(
                 f"Duplicate needs a target with 1 output. Got {n_outputs}. Use Polar() or Lift() for several."
             )
+
+    def direction_width(self, n_outputs: int) -> int:
+        return 2
 
     def to_sphere(self, standardized: Array) -> tuple[Array, Array]:
         xp = array_namespace(standardized)
@@ -129,6 +135,9 @@ class Lift(RegressionEmbedding):
 
     def _check_outputs(self, n_outputs: int) -> None:
         check_number(self, "anchor", self.anchor, above=0)
+
+    def direction_width(self, n_outputs: int) -> int:
+        return n_outputs + 1
 
     def to_sphere(self, standardized: Array) -> tuple[Array, Array]:
         xp = array_namespace(standardized)

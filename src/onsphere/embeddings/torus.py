@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from onsphere import geometry
 from onsphere._validation import (
-    Floats,
     bad_parameter,
     check_regression_target,
 )
@@ -24,9 +23,9 @@ __all__ = ["Torus"]
 class Torus(RegressionEmbedding):
     """Each output as points on circles, (cos ωz, sin ωz) for each frequency ω; gives every output its own score.
 
-    The magnitude is 1 for every target. A circle closes after 2π/ω, so where the training targets reach farther
-    than the slowest circle goes, they are scaled down to fit it; later targets beyond it wrap around (the `mean`
-    decoder does not).
+    The magnitude is 1 for every target, so that `uncertainty` is a share of the radius. A circle closes after 2π/ω,
+    so where the training targets reach farther than the slowest circle goes, they are scaled down to fit it; later
+    targets beyond it wrap around (the `mean` decoder does not).
 
     Parameters
     ----------
@@ -52,12 +51,15 @@ class Torus(RegressionEmbedding):
         self.frequencies = frequencies
         self.standardize = standardize
 
-    def fit(self, y: ArrayLike, sample_weight: Floats | None = None) -> Self:
+    def fit(self, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn centre and scale of each output, the scale large enough for the slowest circle."""
         slowest = self._slowest_checked()
         super().fit(y, sample_weight)
-        reach = np.abs(as_columns(check_regression_target(self, y)) - self.center_).max(axis=0)
+        values = as_columns(check_regression_target(self, y))
+        counted = values if sample_weight is None else values[np.asarray(sample_weight) > 0]
+        reach = np.abs(counted - self.center_).max(axis=0)
         self.scale_ = np.maximum(self.scale_, slowest * reach / (0.95 * np.pi))
+        self.spread_ = np.where(self.spread_ == 0, 0.0, self.scale_)
         return self
 
     def _slowest_checked(self) -> float:
@@ -77,6 +79,9 @@ class Torus(RegressionEmbedding):
         """How far each output's circles were missed, (..., D): the mean over the frequencies of | ‖d‖ − 1 |."""
         xp = array_namespace(outputs.direction)
         return xp.mean(xp.abs(self.resultants(outputs) - 1.0), axis=-1)
+
+    def direction_width(self, n_outputs: int) -> int:
+        return 2 * n_outputs * len(self.frequencies)
 
     def to_sphere(self, standardized: Array) -> tuple[Array, Array]:
         xp = array_namespace(standardized)

@@ -1,0 +1,227 @@
+"""Accept or reject: rules that turn calibration rows into one threshold on the uncertainty.
+
+A row is accepted where its uncertainty is at or below the threshold. What each rule promises, and what it does not, is
+in its docstring; all promises are about rows drawn like the calibration rows.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from onsphere._validation import check_number, check_option
+from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile
+from onsphere.errors import InvalidInputError, OnsphereWarning
+
+__all__ = ["FalseAlarm", "Quantile", "Risk", "Rule", "Tolerance"]
+
+
+class Rule(Protocol):
+    """Anything that gives a threshold for a calibration."""
+
+    def threshold(self, calibration: Calibration) -> float:
+        """The largest uncertainty that is accepted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Reject what cannot be within a tolerance.
+
+    Promises: with of="uncertainty", the paper's reading of Proposition 1, a rejected row has an error above epsilon as
+    far as the magnitude is right, because the uncertainty is a lower bound of the error. With of="expected_error",
+    rejected rows are those for which calibration rows as uncertain erred by more than epsilon on average.
+    Does not promise that accepted rows are within the tolerance: use `Risk` for that.
+
+    Epsilon is in the unit of the uncertainty (for regression, of the target). A wrong unit cannot be detected, so a
+    tolerance that rejects every calibration row is an error, and one that accepts every one is a warning.
+
+    Parameters
+    ----------
+    epsilon : float
+        The tolerance.
+    of : {"uncertainty", "expected_error"}
+        What is compared with it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = Calibration(uncertainty=np.array([0.1, 0.5, 2.5]), error=np.array([0.2, 1.0, 4.0]))
+    >>> Tolerance(2.0).threshold(rows)
+    2.0
+    >>> round(Tolerance(2.0, of="expected_error").threshold(rows), 3)
+    1.167
+    """
+
+    epsilon: float
+    of: str = "uncertainty"
+
+    def threshold(self, calibration: Calibration) -> float:
+        """Epsilon itself, or the largest uncertainty whose expected error is epsilon."""
+        check_number(self, "epsilon", self.epsilon, above=0)
+        check_option(self, "of", self.of, ("uncertainty", "expected_error"))
+        if self.of == "uncertainty":
+            limit = float(self.epsilon)
+        else:
+            limit = _largest_below(*calibration._isotonic, self.epsilon)
+        share = float(np.mean(calibration.uncertainty <= limit))
+        low, high = float(calibration.uncertainty.min()), float(calibration.uncertainty.max())
+        seen = (
+            f"of the {len(calibration)} calibration rows, whose uncertainty runs from {low:g} to {high:g}. Check that "
+            "epsilon is in the unit of the target, and which uncertainty_score the model uses."
+        )
+        if share == 0:
+            raise InvalidInputError(f"{self} accepts none {seen}")
+        if share == 1:
+            warnings.warn(f"{self} accepts all {seen}", OnsphereWarning, stacklevel=3)
+        return limit
+
+
+def _largest_below(uncertainty: np.ndarray, expected: np.ndarray, epsilon: float) -> float:
+    """Where a rising curve of straight pieces passes epsilon; beyond its ends it is flat."""
+    if expected[-1] <= epsilon:
+        return math.inf
+    if expected[0] > epsilon:
+        return -math.inf
+    last = int(np.searchsorted(expected, epsilon, side="right")) - 1
+    rise = expected[last + 1] - expected[last]
+    return float(uncertainty[last] + (epsilon - expected[last]) / rise * (uncertainty[last + 1] - uncertainty[last]))
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """Accept all but the most uncertain.
+
+    Promises: on average over calibration sets, a share of at least q of new rows is accepted. Does not promise it for
+    the one calibration set at hand (`FalseAlarm` does), nor anything about the error of accepted rows.
+
+    Parameters
+    ----------
+    q : float in (0, 1), default 0.95
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Quantile(0.9).threshold(Calibration(uncertainty=np.arange(1.0, 20.0), error=np.zeros(19)))
+    18.0
+    """
+
+    q: float = 0.95
+
+    def threshold(self, calibration: Calibration) -> float:
+        """The conformal quantile of the calibration rows."""
+        check_number(self, "q", self.q, above=0, below=1)
+        return float(conformal_quantile(calibration.uncertainty, self.q))
+
+
+@dataclass(frozen=True)
+class FalseAlarm:
+    """Reject at most a given share of rows like those of the calibration, with confidence.
+
+    Promises: with probability at least 1 − delta over the calibration set, at most a share `rate` of new rows drawn
+    like it is rejected. Does not promise that rows of another kind are rejected.
+
+    Parameters
+    ----------
+    rate : float in (0, 1)
+        The share of good rows that may be rejected.
+    delta : float in (0, 1), default 0.05
+        How often, over calibration sets, the promise may be broken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> FalseAlarm(0.1).threshold(Calibration(uncertainty=np.arange(1.0, 101.0), error=np.zeros(100)))
+    96.0
+    """
+
+    rate: float
+    delta: float = 0.05
+
+    def threshold(self, calibration: Calibration) -> float:
+        """The smallest order statistic above which, with probability 1 − delta, at most `rate` of the rows lie."""
+        from scipy.stats import binom
+
+        check_number(self, "rate", self.rate, above=0, below=1)
+        check_number(self, "delta", self.delta, above=0, below=1)
+        n = len(calibration)
+        # The share of all rows below the k-th of n is Beta(k, n − k + 1); it misses 1 − rate as often as
+        # a binomial count of n reaches k.
+        rank = int(binom.ppf(1 - self.delta, n, 1 - self.rate)) + 1
+        if rank > n:
+            needed = math.ceil(math.log(self.delta) / math.log1p(-self.rate))
+            raise InvalidInputError(
+                f"{self} needs at least {needed} calibration rows. Got {n}. "
+                "Calibrate on more rows, or allow a higher rate or delta."
+            )
+        return float(np.partition(calibration.uncertainty, rank - 1)[rank - 1])
+
+
+@dataclass(frozen=True)
+class Risk:
+    """Accept as many rows as possible while a limited share of the accepted ones is wrong, with confidence.
+
+    Promises: with probability at least 1 − delta over the calibration set, at most a share `max_error` of the accepted
+    new rows drawn like it is wrong. Does not promise anything about a single row, nor how many rows are accepted.
+
+    Twenty thresholds, which accept 5, 10, ..., 100 % of the calibration rows, are tested by the exact binomial tail at
+    delta/20 each; the largest that passes is taken (selective guaranteed risk, after Geifman and El-Yaniv).
+
+    Parameters
+    ----------
+    max_error : float in (0, 1)
+        The share of accepted rows that may be wrong.
+    delta : float in (0, 1), default 0.05
+        How often, over calibration sets, the promise may be broken.
+    tolerance : float, optional
+        For regression, which needs it: a row is wrong when its error is above this, in the unit of the target.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> uncertainty = np.arange(1000.0)
+    >>> rows = Calibration(uncertainty, error=(uncertainty > 600).astype(float))
+    >>> round(Risk(0.05, tolerance=0.5).threshold(rows))
+    599
+    """
+
+    max_error: float
+    delta: float = 0.05
+    tolerance: float | None = None
+
+    def threshold(self, calibration: Calibration) -> float:
+        """The largest of twenty thresholds whose risk is small enough."""
+        from scipy.stats import binom
+
+        check_number(self, "max_error", self.max_error, above=0, below=1)
+        check_number(self, "delta", self.delta, above=0, below=1)
+        wrong = self._wrong(calibration)
+        order = np.argsort(calibration.uncertainty, kind="stable")
+        ranked, n_wrong = calibration.uncertainty[order], np.concatenate([[0], np.cumsum(wrong[order])])
+        n, n_steps = len(order), 20
+        for step in range(n_steps, 0, -1):
+            rank = math.ceil(step * n / n_steps)
+            # Given the row at this rank, those strictly below it are a plain sample of what will be accepted.
+            limit = math.inf if step == n_steps else math.nextafter(ranked[rank - 1], -math.inf)
+            n_accepted = int(np.searchsorted(ranked, limit, side="right"))
+            if binom.cdf(n_wrong[n_accepted], n_accepted, self.max_error) <= self.delta / n_steps:
+                return limit
+        raise InvalidInputError(
+            f"{self} can be kept by no threshold on the {n} calibration rows, of which {int(wrong.sum())} are wrong. "
+            "Calibrate on more rows, allow a higher max_error or delta, or check the unit of the tolerance."
+        )
+
+    def _wrong(self, calibration: Calibration) -> np.ndarray:
+        if isinstance(calibration, ClassCalibration) and self.tolerance is None:
+            return calibration.error > 0
+        if self.tolerance is None:
+            raise InvalidInputError(
+                f"{self} needs to know which errors count as wrong in regression. Got tolerance=None. "
+                "Pass tolerance=, in the unit of the target."
+            )
+        check_number(self, "tolerance", self.tolerance, above=0, closed="left")
+        return calibration.error > self.tolerance

@@ -1,0 +1,299 @@
+"""Pictures of errors, uncertainties, intervals and scores: each takes arrays and an axes, and returns the axes.
+
+Arrays are those of `onsphere.metrics`: one entry per row, errors of at least 0, confidence in [0, 1], uncertainty and
+scores higher where less trustworthy. Without `ax`, a matplotlib Axes, a new figure is made. A picture with a `label`,
+the name of a method, can be drawn again on the same axes to compare methods. Every number comes from
+`onsphere.metrics` and from all rows given, also where only some are drawn. Colours can be told apart by colour-blind
+eyes, and no background is painted, so that a picture follows a light or a dark style.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import roc_curve
+
+from onsphere import metrics
+from onsphere._validation import Floats, bad_parameter, check_number, missing_extra
+from onsphere.metrics._checks import bin_means, check_floats, check_range, check_rows, width_bins
+from onsphere.metrics.classification import _one_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "calibration_curve",
+    "direction_norms",
+    "error_by_confidence",
+    "intervals",
+    "reliability",
+    "risk_coverage",
+    "roc",
+    "uncertainty_error",
+]
+
+# Okabe and Ito's colours that stand out on white and on black alike; methods on one axes get them in this order.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+(BLUE, ORANGE, _, _, VERMILLION, _), GREY = PALETTE, "#888888"
+REFERENCE: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 1.5}
+BOX: dict[str, Any] = {"boxprops": {"facecolor": BLUE}, "medianprops": {"color": ORANGE, "linewidth": 2}}
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": "small", "title_fontsize": "small", "alignment": "left"}
+# More of them hide each other. From MANY_POINTS on, points go into a vector file as one bitmap, to keep it small.
+MOST_POINTS, MOST_INTERVALS, MANY_POINTS = 20_000, 200, 2_000
+# A norm this near to 1 differs from it only by the rounding of single precision.
+ON_SPHERE = 2.5e-7
+
+
+def calibration_curve(
+    error: ArrayLike, confidence: ArrayLike, *, n_bins: int = 20, label: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Mean error in each of `n_bins` equal confidence bins against their mean confidence; it should fall.
+
+    The area of a dot is the share of the rows in its bin; a bin without rows has none.
+
+    Examples
+    --------
+    >>> calibration_curve([3.0, 1.0, 2.0], [0.2, 0.75, 0.85], n_bins=2).lines[0].get_xydata()
+    array([[0.2, 3. ],
+           [0.8, 1.5]])
+    """
+    index, confidence, error, weights = _confidence_bins(
+        "calibration_curve", n_bins, confidence=confidence, error=error
+    )
+    ax = _axes(ax)
+    mass, x, y = bin_means(index, weights, confidence, error)
+    _dots(ax, x, y, mass, _named(label, f"{len(error):,} rows"))
+    ax.update_datalim([(0, 0), (1, 0)])
+    return _finish(ax, "Confidence", "Mean error", title="dot area: share of rows", top=y.max())
+
+
+def error_by_confidence(error: ArrayLike, confidence: ArrayLike, *, n_bins: int = 10, ax: Axes | None = None) -> Axes:
+    """Box plot of the errors in each of `n_bins` equal confidence bins.
+
+    Whiskers are at most 1.5 boxes long, and dots are the rows beyond. The width goes with the root of the row number.
+
+    Examples
+    --------
+    >>> len(error_by_confidence([3.0, 1.0, 2.0], [0.2, 0.75, 0.85], n_bins=2).patches)
+    2
+    """
+    index, _, error, weights = _confidence_bins("error_by_confidence", n_bins, confidence=confidence, error=error)
+    ax = _axes(ax)
+    filled, (mass,) = np.unique(index), bin_means(index, weights)
+    # A box that stands for few rows must still be seen.
+    widths = 0.8 / n_bins * np.maximum(np.sqrt(mass / mass.max()), 0.15)
+    place: dict[str, Any] = {"positions": (filled + 0.5) / n_bins, "widths": widths, "manage_ticks": False}
+    far = {"marker": ".", "markersize": 3, "markeredgecolor": GREY, "rasterized": len(error) > MANY_POINTS}
+    ax.boxplot([error[index == each] for each in filled], flierprops=far, patch_artist=True, **place, **BOX)
+    ax.update_datalim([(0, 0), (1, 0)])
+    return _finish(ax, "Confidence", "Error", title="box width: root of number of rows", top=error.max())
+
+
+def reliability(correct: ArrayLike, confidence: ArrayLike, *, n_bins: int = 15, ax: Axes | None = None) -> Axes:
+    """Share of right predictions in each of `n_bins` equal confidence bins against their mean confidence.
+
+    The area of a dot is the share of the rows in its bin, and the bar at it is the gap that the ECE averages.
+
+    Examples
+    --------
+    >>> reliability([True, False, True], [0.25, 0.25, 1.0], n_bins=2).get_legend_handles_labels()[1]
+    ['no gap', 'ECE 0.167']
+    """
+    index, confidence, correct, weights = _confidence_bins(
+        "reliability", n_bins, confidence=confidence, correct=correct
+    )
+    ax = _axes(ax)
+    _diagonal(ax, "no gap")
+    mass, x, y = bin_means(index, weights, confidence, correct)
+    ax.vlines(x, x, y, color=VERMILLION, alpha=0.6, linewidth=2)
+    _dots(ax, x, y, mass, f"ECE {metrics.expected_calibration_error(correct, confidence, n_bins=n_bins):.3g}")
+    return _finish(ax, "Confidence", "Share of right predictions", title="dot area: share of rows")
+
+
+def risk_coverage(
+    error: ArrayLike, uncertainty: ArrayLike, *, label: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Mean error of the accepted rows as more and more are accepted, the least uncertain first, with the AURC.
+
+    The dashed oracle accepts rows in the order of their errors; it is drawn once for methods with the same errors.
+
+    Examples
+    --------
+    >>> ax = risk_coverage([0.0, 4.0, 2.0, 2.0], [0.1, 0.9, 0.5, 0.3], label="HCM")
+    >>> ax = risk_coverage([0.0, 4.0, 2.0, 2.0], [1.0, 1.0, 1.0, 1.0], label="constant", ax=ax)
+    >>> ax.get_legend_handles_labels()[1]
+    ['oracle', 'HCM: AURC 1.08', 'constant: AURC 2']
+    """
+    error, uncertainty, _ = check_rows("risk_coverage", None, error=error, uncertainty=uncertainty)
+    ax = _axes(ax)
+    coverage, risk = metrics.risk_coverage_curve(error, error)
+    if not any(line.get_label() == "oracle" and np.array_equal(line.get_ydata(), risk) for line in ax.lines):
+        ax.plot(coverage, risk, label="oracle", **REFERENCE)
+    coverage, risk = metrics.risk_coverage_curve(error, uncertainty)
+    ax.plot(coverage, risk, linewidth=2, label=_named(label, f"AURC {metrics.aurc(error, uncertainty):.3g}"))
+    ax.update_datalim([(0, 0)])
+    return _finish(ax, "Coverage: share of rows accepted", "Risk: mean error of the accepted", top=risk.max())
+
+
+def uncertainty_error(error: ArrayLike, uncertainty: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """Scatter of error against uncertainty, with the line below which the error should not fall.
+
+    By Proposition 1 of the paper, the norm of the error of R·d is at least u where R is right; give both in one unit.
+    Of more than 20,000 rows that many are drawn, evenly spread over the ordered uncertainty.
+
+    Examples
+    --------
+    >>> uncertainty_error([3.0, 1.0, 2.0, 4.0], [1.0, 2.0, 1.5, 1.0]).get_legend_handles_labels()[1]
+    ['error = uncertainty', 'above the line: 75.0%', 'on or below: 25.0%']
+    """
+    error, uncertainty, _ = check_rows("uncertainty_error", None, error=error, uncertainty=uncertainty)
+    check_range("uncertainty_error", "uncertainty", uncertainty, low=0.0)
+    ax = _axes(ax)
+    ax.plot([0, uncertainty.max()], [0, uncertainty.max()], label="error = uncertainty", zorder=4, **REFERENCE)
+    rows, note = _evenly(uncertainty, MOST_POINTS)
+    x, y = uncertainty[rows], error[rows]
+    above = 1.0 - metrics.coverage_at_sigma(error, uncertainty, k=1)
+    _good_and_bad(ax, x, y, y > x, above, "above the line", "on or below")
+    return _finish(ax, "Uncertainty", "Error", title=note, top=ax.dataLim.y1)
+
+
+def direction_norms(direction_norm: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """Histogram of ‖d‖: below 1 the direction shrinks (ambiguity), above 1 it overshoots (extrapolation).
+
+    Rows exactly on the sphere, as where all trees of a forest agree, are neither and have a colour of their own.
+
+    Examples
+    --------
+    >>> direction_norms([0.4, 0.8, 0.9, 1.1]).get_legend_handles_labels()[1]
+    ['shrink, below 1: 75.0%', 'overshoot, above 1: 25.0%']
+    """
+    norm = check_floats("direction_norms", "direction_norm", direction_norm)
+    check_range("direction_norms", "direction_norm", norm, low=0.0)
+    ax = _axes(ax)
+    norm = np.where(np.abs(norm - 1.0) <= ON_SPHERE, 1.0, norm)
+    # Counted from 1, so that no bar has norms of both sides, and to beyond the smallest and the largest.
+    below, above = 1.0 - min(norm.min(), 1.0), max(norm.max(), 1.0) - 1.0
+    step = max((below + above) / np.clip(np.sqrt(len(norm)), 10, 50), 1e-3)
+    edges = 1.0 + step * np.arange(-np.floor(below / step) - 1, np.floor(above / step) + 2)
+    parts = {"shrink, below 1": norm[norm < 1.0], "overshoot, above 1": norm[norm > 1.0]}
+    if len(on_sphere := norm[norm == 1.0]):
+        parts["on the sphere, 1"] = on_sphere
+    labels = [f"{name}: {len(part) / len(norm):.1%}" for name, part in parts.items()]
+    ax.hist(list(parts.values()), edges, stacked=True, color=[BLUE, ORANGE, GREY][: len(parts)], label=labels)
+    top = ax.dataLim.y1
+    ax.plot([1, 1], [0, top], **REFERENCE)
+    ax.locator_params(axis="y", integer=True)
+    return _finish(ax, "Norm of the direction", "Number of rows", top=top)
+
+
+def intervals(
+    value: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, y_true: ArrayLike | None = None, ax: Axes | None = None
+) -> Axes:
+    """Prediction intervals in the order of the prediction, with the true values inside and outside of them.
+
+    Of several outputs, pass one at a time. Of more than 200 rows that many are drawn, evenly spread over the order.
+
+    Examples
+    --------
+    >>> intervals([1.0, 2.0], [0.0, 1.5], [2.0, 2.5], y_true=[0.5, 3.0]).get_legend_handles_labels()[1]
+    ['interval, mean width 1.5', 'prediction', 'true value inside: 50.0%', 'outside: 50.0%']
+    """
+    known: dict[str, Any] = {} if y_true is None else {"y_true": y_true}
+    value, lower, upper, *true, _ = check_rows("intervals", None, value=value, lower=lower, upper=upper, **known)
+    width = metrics.interval_width(lower, upper)
+    ax = _axes(ax)
+    rows, note = _evenly(value, MOST_INTERVALS)
+    rank, low, high = np.arange(1, len(rows) + 1), lower[rows], upper[rows]
+    thick = float(np.clip(250 / len(rows), 1.5, 8.0))
+    ax.vlines(rank, low, high, color=GREY, alpha=0.35, linewidth=thick, label=f"interval, mean width {width:.3g}")
+    ax.plot(rank, value[rows], color=ORANGE, linewidth=1.5, label="prediction")
+    for each in true:
+        y, share = each[rows], float(metrics.interval_coverage(each, lower, upper))
+        _good_and_bad(ax, rank, y, (low <= y) & (y <= high), share, "true value inside", "outside")
+    return _finish(ax, "Rows in the order of the prediction", "Value", title=note, top=ax.dataLim.y1)
+
+
+def roc(in_scores: ArrayLike, out_scores: ArrayLike, *, label: str | None = None, ax: Axes | None = None) -> Axes:
+    """Share of out-of-distribution rows flagged against that of in-distribution rows, for all thresholds of the score.
+
+    Examples
+    --------
+    >>> roc([0.1, 0.2, 0.3], [0.2, 0.9], label="HCM").get_legend_handles_labels()[1]
+    ['chance', 'HCM: AUROC 0.750']
+    """
+    is_out, scores, _ = _one_table("roc", in_scores, out_scores, None, None)
+    ax = _axes(ax)
+    _diagonal(ax, "chance")
+    false_alarms, found, _ = roc_curve(is_out, scores)
+    ax.plot(false_alarms, found, linewidth=2, label=_named(label, f"AUROC {metrics.auroc(in_scores, out_scores):.3f}"))
+    return _finish(ax, "Share of in-distribution flagged", "Share of out-of-distribution flagged", corner="lower right")
+
+
+def _axes(ax: Axes | None) -> Axes:
+    """The axes to draw on, with our order of colours if no line is there yet."""
+    if ax is None:
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError:
+            raise missing_extra("plots", "matplotlib", "report") from None
+        ax = plt.subplots(layout="constrained")[1]
+    if not hasattr(ax, "update_datalim"):
+        raise bad_parameter("plots", "ax", "one matplotlib Axes, or None for a new figure", ax)
+    if not ax.lines:
+        ax.set_prop_cycle(color=PALETTE)
+    return ax
+
+
+def _confidence_bins(owner: str, n_bins: int, **arrays: Any) -> tuple[Any, Floats, Floats, Floats]:
+    """The confidence bin of each row, and the checked arrays, confidence first, and weights."""
+    check_number(owner, "n_bins", n_bins, above=1, closed="left", whole=True)
+    confidence, values, weights = check_rows(owner, None, **arrays)
+    return width_bins(confidence, 0.0, 1.0, n_bins), confidence, values, weights
+
+
+def _evenly(values: Floats, most: int) -> tuple[NDArray[np.intp], str]:
+    """At most so many rows, evenly spread over the order of their values, and a note if that is not all of them."""
+    order = np.argsort(values, kind="stable")
+    if len(order) <= most:
+        return order, ""
+    return order[np.linspace(0, len(order) - 1, most).astype(np.intp)], f"{most:,} of {len(order):,} rows drawn"
+
+
+def _named(label: str | None, text: str) -> str:
+    return text if label is None else f"{label}: {text}"
+
+
+def _diagonal(ax: Axes, label: str) -> None:
+    if label not in ax.get_legend_handles_labels()[1]:
+        ax.plot([0, 1], [0, 1], label=label, **REFERENCE)
+        ax.set_aspect("equal")
+
+
+def _dots(ax: Axes, x: Floats, y: Floats, mass: Floats, label: str) -> None:
+    (line,) = ax.plot(x, y, linewidth=2, label=label)
+    ax.scatter(x, y, s=10 + 600 * mass / mass.sum(), color=line.get_color(), linewidths=0, zorder=3)
+
+
+def _good_and_bad(ax: Axes, x: Any, y: Floats, is_good: Any, share: float, good: str, bad: str) -> None:
+    """Points that differ in colour and shape, fainter the more there are, so that crowds show as density."""
+    alpha = float(np.clip(100 / len(x) ** 0.7, 0.12, 0.8))
+    style: dict[str, Any] = {"alpha": alpha, "linewidths": 0, "zorder": 3, "rasterized": len(x) > MANY_POINTS}
+    ax.scatter(x[is_good], y[is_good], s=18, color=BLUE, label=f"{good}: {share:.1%}", **style)
+    ax.scatter(x[~is_good], y[~is_good], s=26, marker="X", color=VERMILLION, label=f"{bad}: {1 - share:.1%}", **style)
+
+
+def _finish(ax: Axes, x: str, y: str, *, title: str = "", top: float | None = None, corner: Any = "upper left") -> Axes:
+    """Labels, a faint grid, and a legend without a box; above `top` there is room for it."""
+    ax.set(xlabel=x, ylabel=y, axisbelow=True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25, linewidth=0.6)
+    if top is not None:
+        ax.update_datalim([(ax.dataLim.x0, top + 0.3 * (top - ax.dataLim.y0))])
+    ax.autoscale_view()
+    handles, labels = ax.get_legend_handles_labels()
+    legend = ax.legend(handles, labels, title=title, loc=corner, ncols=1 + (len(labels) > 3), **LEGEND)
+    for handle in filter(None, legend.legend_handles):
+        handle.set_alpha(1)
+    return ax

@@ -1,0 +1,179 @@
+"""Calibration of arrays, without a model."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.optimize import minimize_scalar
+from sklearn.isotonic import IsotonicRegression
+
+from onsphere import Calibration, InvalidInputError
+from onsphere.calibration import (
+    ClassCalibration,
+    RegressionCalibration,
+    conformal_quantile,
+    fit_temperature,
+    set_scores,
+)
+
+rng = np.random.default_rng(0)
+positive = st.floats(1e-3, 1e3)
+
+
+def rows(n=200, *, noise=1.0):
+    uncertainty = rng.exponential(size=n)
+    return Calibration(uncertainty, noise * uncertainty * np.abs(rng.normal(size=n)))
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-10, 10)), st.floats(0.05, 0.95))
+def test_the_quantile_is_the_documented_order_statistic(scores, coverage):
+    n = len(scores)
+    rank = int(np.ceil(round((n + 1) * coverage, 9)))
+    if rank > n:
+        with pytest.raises(InvalidInputError, match="calibration rows"):
+            conformal_quantile(scores, coverage)
+    else:
+        assert conformal_quantile(scores, coverage) == np.sort(scores)[rank - 1]
+
+
+@pytest.mark.parametrize(("coverage", "needed"), [(0.5, 1), (0.8, 4), (0.9, 9), (0.95, 19), (0.99, 99)])
+def test_too_few_rows_are_told_how_many_are_needed(coverage, needed):
+    assert conformal_quantile(np.arange(float(needed)), coverage) == needed - 1
+    with pytest.raises(InvalidInputError, match=rf"needs at least {needed} calibration rows\. Got {needed - 1}"):
+        conformal_quantile(np.arange(float(needed - 1)), coverage)
+
+
+@pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, np.nan, "high", True])
+def test_a_coverage_outside_its_range_is_refused(coverage):
+    with pytest.raises(InvalidInputError, match=r"'coverage' parameter .* must be a float in \(0, 1\)"):
+        conformal_quantile(np.arange(50.0), coverage)
+
+
+def gap(temperature, error, uncertainty):
+    return sum(
+        (np.mean(error <= k * temperature * uncertainty) - share) ** 2 for k, share in enumerate((0.68, 0.95, 0.997), 1)
+    )
+
+
+@given(hnp.arrays(np.float64, 25, elements=positive), hnp.arrays(np.float64, 25, elements=positive))
+def test_no_other_temperature_is_better(error, uncertainty):
+    best = fit_temperature(error, uncertainty)
+    others = np.geomspace(1e-7, 1e7, 400)
+    assert gap(best * (1 + 1e-9), error, uncertainty) <= min(gap(t, error, uncertainty) for t in others) + 1e-12
+
+
+def test_the_temperature_agrees_with_a_numerical_search():
+    data = rows(5000, noise=3.0)
+    found = minimize_scalar(lambda t: gap(t, data.error, data.uncertainty), bounds=(1, 10), method="bounded").x
+    assert data.temperature == pytest.approx(found, rel=0.02)
+    assert data.temperature == pytest.approx(3.0, rel=0.05)
+
+
+def test_rows_without_uncertainty_count_as_missed_unless_they_are_right():
+    """Ratios 0, ∞ and 1: from T = 1 on two in three rows are inside at every k, nearest to the three shares."""
+    assert fit_temperature(np.array([0.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0])) == pytest.approx(1.0)
+
+
+def test_the_temperature_refuses_scores_it_cannot_use():
+    with pytest.raises(InvalidInputError, match="above zero"):
+        fit_temperature(np.zeros(3), np.ones(3))
+    with pytest.raises(InvalidInputError, match="above zero"):
+        fit_temperature(np.ones(3), np.zeros(3))
+    with pytest.raises(InvalidInputError, match=r"never negative\. Got one as low as -1"):
+        _ = Calibration(np.array([-1.0, 2.0]), np.ones(2)).temperature
+    with pytest.raises(InvalidInputError, match="shift normalization"):
+        Calibration(np.zeros(3), np.ones(3)).confidence(np.zeros(3), normalization="shift")
+
+
+@pytest.mark.parametrize("normalization", ["quantile", "min-max", "none", "shift"])
+def test_confidence_lies_in_the_unit_interval_and_falls(normalization):
+    data = rows()
+    grid = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 100)])
+    confidence = data.confidence(grid, normalization=normalization)
+    assert ((confidence >= 0) & (confidence <= 1)).all()
+    assert (np.diff(confidence) <= 0).all()
+    assert confidence[0] > confidence[-1]
+
+
+def test_each_normalization_is_what_it_says():
+    data = rows()
+    inside = data.uncertainty
+    min_max = data.confidence(inside, normalization="min-max")
+    assert (min_max.min(), min_max.max()) == (0, 1)
+    np.testing.assert_allclose(data.confidence(inside, normalization="none"), np.exp(-data.temperature * inside))
+    assert data.confidence(inside, normalization="shift").min() == pytest.approx(0.9)
+    share = [(1 + np.sum(inside >= value)) / (1 + len(inside)) for value in inside]
+    np.testing.assert_allclose(data.confidence(inside), share)
+
+
+def test_equal_scores_still_give_a_confidence():
+    data = Calibration(np.full(9, 2.0), np.ones(9))
+    np.testing.assert_allclose(data.confidence(np.array([1.0, 2.0, 3.0])), [1.0, 1.0, 0.1])
+    np.testing.assert_allclose(data.confidence(np.array([1.0, 2.0, 3.0]), normalization="min-max"), [1, 1, 0])
+
+
+def test_expected_error_is_isotonic_regression():
+    data = rows()
+    grid = np.linspace(0, 10, 50)
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(data.uncertainty, data.error).predict(grid)
+    np.testing.assert_allclose(data.expected_error(grid), theirs, rtol=1e-12)
+
+
+def test_an_unknown_normalization_is_refused():
+    with pytest.raises(InvalidInputError, match="'normalization' parameter of predict_confidence must be one of"):
+        rows().confidence(np.ones(2), normalization="softmax")
+
+
+def measured(residual, sigma, spread=(1.0, 1.0)):
+    return RegressionCalibration.measure(np.array(residual), np.array(sigma), np.zeros(len(residual)), np.array(spread))
+
+
+def test_ratios_by_hand():
+    data = measured([[3.0, -4.0], [0.0, 0.0]], [[1.0, 2.0], [0.0, 0.0]], spread=(1.0, 2.0))
+    np.testing.assert_allclose(data.ratios, [[3, 2], [0, 0]])
+    np.testing.assert_allclose(data.error, [np.sqrt(12.5), 0])
+    # Length √(3² + (4/2)²) = √13 over the root mean square of sigma, √((1² + 1²)/2) = 1.
+    np.testing.assert_allclose(data.ball_ratios, [np.sqrt(13), 0])
+
+
+def test_an_error_where_sigma_is_zero_is_never_covered():
+    data = measured([[1.0], [1.0], [1.0]], [[0.0], [1.0], [2.0]], spread=(1.0,))
+    np.testing.assert_allclose(data.ratios[:, 0], [np.inf, 1, 0.5])
+
+
+def test_boxes_by_hand():
+    """Of 9 rows the 8th smallest worst ratio is 8; each output by itself would need 8 and .8."""
+    ranks = np.arange(1.0, 10.0)
+    data = measured(np.c_[ranks, ranks / 10], np.ones((9, 2)))
+    value, sigma = np.array([[10.0, 20.0]]), np.array([[1.0, 0.5]])
+    np.testing.assert_allclose(data.interval(value, sigma, coverage=0.8), [[[2, 18], [16, 24]]])
+    alone = data.interval(value, sigma, coverage=0.8, simultaneous=False)
+    np.testing.assert_allclose(alone, [[[2, 18], [19.6, 20.4]]])
+
+
+def test_balls_by_hand():
+    data = measured(np.c_[np.arange(1.0, 10.0), np.zeros(9)], np.ones((9, 2)), spread=(1.0, 0.0))
+    radius = data.radius(np.array([[2.0, 2.0]]), np.array([1.0, 0.0]), coverage=0.8)
+    np.testing.assert_allclose(radius, [16.0])
+
+
+def test_set_scores_by_hand():
+    np.testing.assert_allclose(set_scores(np.array([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0]])), [[0.5, 1, 0.8], [1, 1, 1]])
+
+
+def test_sets_by_hand():
+    """The largest of three scores of the true class is .9, so classes are added up to a mass of .9."""
+    probabilities = np.array([[0.6, 0.3, 0.1]] * 3)
+    data = ClassCalibration.measure(probabilities, np.array([0, 0, 1]), np.zeros(3), np.array([0.0, 0.0, 1.0]))
+    np.testing.assert_allclose(data.true_scores, [0.6, 0.6, 0.9])
+    chosen = data.prediction_set(np.array([[0.6, 0.3, 0.1], [0.05, 0.95, 0.0]]), coverage=0.75)
+    np.testing.assert_array_equal(chosen, [[True, True, False], [False, True, False]])
+    empty = data.prediction_set(np.array([[0.05, 0.95, 0.0]]), coverage=0.75, allow_empty=True)
+    np.testing.assert_array_equal(empty, [[False, False, False]])
+
+
+def test_calibrations_join():
+    whole = RegressionCalibration.join([measured([[1.0]], [[2.0]], (1.0,)), measured([[3.0]], [[4.0]], (1.0,))])
+    assert len(whole) == 2
+    np.testing.assert_allclose(whole.ratios, [[0.5], [0.75]])

@@ -1,0 +1,105 @@
+"""Rules on arrays: what each threshold is, by hand and against brute force."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from onsphere import Calibration, FalseAlarm, InvalidInputError, OnsphereWarning, Quantile, Risk, Tolerance
+from onsphere.calibration import ClassCalibration
+
+
+def ranked(n, error=None):
+    return Calibration(np.arange(1.0, n + 1), np.zeros(n) if error is None else np.asarray(error, float))
+
+
+def test_tolerance_is_the_threshold():
+    assert Tolerance(2.5).threshold(ranked(10)) == 2.5
+
+
+def test_tolerance_of_the_expected_error_inverts_it():
+    data = Calibration(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 1.0, 1.0, 3.0]))
+    for epsilon in (0.5, 1.0, 2.0):
+        limit = Tolerance(epsilon, of="expected_error").threshold(data)
+        assert data.expected_error(np.array([limit]))[0] == pytest.approx(epsilon)
+        assert data.expected_error(np.array([limit + 1e-6]))[0] > epsilon
+    with pytest.warns(OnsphereWarning, match="accepts all"):
+        assert Tolerance(3.0, of="expected_error").threshold(data) == math.inf
+
+
+def test_a_tolerance_that_says_the_same_of_all_rows_says_what_to_check():
+    with pytest.raises(InvalidInputError, match=r"accepts none of the 10 calibration rows.*from 1 to 10.*unit"):
+        Tolerance(0.5).threshold(ranked(10))
+    with pytest.warns(OnsphereWarning, match=r"accepts all of the 10 calibration rows.*unit of the target"):
+        Tolerance(100.0).threshold(ranked(10))
+    with pytest.raises(InvalidInputError, match="accepts none"):
+        Tolerance(0.5, of="expected_error").threshold(Calibration(np.arange(5.0), np.ones(5)))
+
+
+def test_quantile_is_conformal():
+    assert Quantile(0.95).threshold(ranked(99)) == 95
+    with pytest.raises(InvalidInputError, match=r"needs at least 99 calibration rows\. Got 50"):
+        Quantile(0.99).threshold(ranked(50))
+
+
+@pytest.mark.parametrize(("rate", "delta"), [(0.05, 0.05), (0.1, 0.1), (0.3, 0.01)])
+def test_false_alarm_takes_the_smallest_rank_that_keeps_the_promise(rate, delta):
+    rank = int(FalseAlarm(rate, delta).threshold(ranked(300)))
+    # The promise fails when fewer than a share 1 − rate of all rows lie below the k-th of 300.
+    assert binom.sf(rank - 1, 300, 1 - rate) <= delta
+    assert binom.sf(rank - 2, 300, 1 - rate) > delta
+
+
+def test_false_alarm_says_how_many_rows_it_needs():
+    with pytest.raises(InvalidInputError, match=r"needs at least 59 calibration rows\. Got 58"):
+        FalseAlarm(0.05).threshold(ranked(58))
+    assert FalseAlarm(0.05).threshold(ranked(59)) == 59
+
+
+def test_risk_takes_the_largest_of_its_thresholds_that_passes():
+    wrong = np.arange(1000) >= 600
+    data = ClassCalibration(np.arange(1000.0), wrong.astype(float), np.zeros(1000))
+    limit = Risk(0.05).threshold(data)
+    accepted = int(np.sum(data.uncertainty <= limit))
+    passing = [k for k in (50 * step - 1 for step in range(1, 20)) if binom.cdf(wrong[:k].sum(), k, 0.05) <= 0.05 / 20]
+    assert accepted == max(passing)
+
+
+def test_risk_accepts_everything_where_hardly_anything_is_wrong():
+    assert Risk(0.1).threshold(ClassCalibration(np.arange(200.0), np.zeros(200), np.zeros(200))) == math.inf
+
+
+def test_risk_in_regression_needs_to_know_what_is_wrong():
+    data = ranked(400, error=np.where(np.arange(400) < 200, 0.5, 5.0))
+    with pytest.raises(InvalidInputError, match="Pass tolerance="):
+        Risk(0.1).threshold(data)
+    accepted = data.uncertainty <= Risk(0.1, tolerance=1.0).threshold(data)
+    assert 150 < accepted.sum() < 220
+
+
+def test_a_risk_that_cannot_be_kept_is_refused():
+    with pytest.raises(InvalidInputError, match="can be kept by no threshold on the 100 calibration rows"):
+        Risk(0.01).threshold(ClassCalibration(np.arange(100.0), np.ones(100), np.zeros(100)))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Tolerance(-1.0),
+        Tolerance(math.nan),
+        Tolerance("2 mm"),
+        Tolerance(1.0, of="error"),
+        Quantile(0.0),
+        Quantile(1.0),
+        FalseAlarm(0.0),
+        FalseAlarm(0.1, delta=1.0),
+        Risk(1.5),
+        Risk(0.1, delta=0.0),
+        Risk(0.1, tolerance=-1.0),
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_refused(rule):
+    with pytest.raises(InvalidInputError, match=f"parameter of {type(rule).__name__} must be"):
+        rule.threshold(ranked(100))

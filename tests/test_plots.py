@@ -1,0 +1,291 @@
+"""What each picture draws: the numbers of the metrics, in the promised colours, on the axes that was given."""
+
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+from sklearn.metrics import auc
+
+from onsphere import InvalidInputError, MissingExtraError, metrics, plots
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+RNG = np.random.default_rng(0)
+ERROR = RNG.gamma(2.0, size=300)
+UNCERTAINTY = ERROR * RNG.uniform(0.2, 1.1, size=300)
+CONFIDENCE = np.exp(-UNCERTAINTY)
+CORRECT = RNG.uniform(size=300) < CONFIDENCE
+NORM = RNG.normal(0.95, 0.1, size=300)
+VALUE = RNG.normal(size=300)
+
+# Each picture with data that it can draw.
+CALLS = {
+    "calibration_curve": (ERROR, CONFIDENCE),
+    "direction_norms": (NORM,),
+    "error_by_confidence": (ERROR, CONFIDENCE),
+    "intervals": (VALUE, VALUE - 1.0, VALUE + 1.0),
+    "reliability": (CORRECT, CONFIDENCE),
+    "risk_coverage": (ERROR, UNCERTAINTY),
+    "roc": (UNCERTAINTY, UNCERTAINTY + 0.5),
+    "uncertainty_error": (ERROR, UNCERTAINTY),
+}
+every_picture = pytest.mark.parametrize("name", CALLS)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def ax():
+    return plt.subplots(layout="constrained")[1]
+
+
+def labels(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def line(ax, label):
+    (found,) = [each for each in ax.lines if each.get_label() == label]
+    return found
+
+
+def colours(collection):
+    return {tuple(colour[:3]) for colour in collection.get_facecolor()}
+
+
+def rgb(colour):
+    return to_rgba(colour)[:3]
+
+
+# --- what all have in common ---
+
+
+def test_these_are_all_pictures():
+    assert sorted(CALLS) == sorted(plots.__all__)
+
+
+@every_picture
+def test_draws_on_the_given_axes_alone(name, ax):
+    assert getattr(plots, name)(*CALLS[name], ax=ax) is ax
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    assert ax.has_data()
+    assert plt.get_fignums() == [ax.figure.number]
+
+
+@every_picture
+def test_makes_a_figure_without_axes(name):
+    ax = getattr(plots, name)(*CALLS[name])
+    assert plt.get_fignums() == [ax.figure.number]
+    assert ax.figure.get_layout_engine() is not None
+    ax.figure.canvas.draw()
+
+
+@every_picture
+def test_draws_a_single_row(name):
+    getattr(plots, name)(*(array[:1] for array in CALLS[name])).figure.canvas.draw()
+
+
+@every_picture
+def test_paints_no_background(name, ax):
+    before = ax.get_facecolor(), ax.figure.get_facecolor()
+    getattr(plots, name)(*CALLS[name], ax=ax)
+    assert (ax.get_facecolor(), ax.figure.get_facecolor()) == before
+    assert not ax.get_legend().get_frame_on()
+
+
+@every_picture
+def test_bad_values_are_told_and_leave_no_figure(name):
+    for bad in ([np.nan], ["text"], [], [[0.5]]):
+        with pytest.raises(InvalidInputError, match=r"Expected .* of " + name):
+            getattr(plots, name)(*([bad] * len(CALLS[name])))
+    assert plt.get_fignums() == []
+
+
+@every_picture
+def test_axes_that_are_none(name):
+    axes = plt.subplots(1, 2)[1]
+    with pytest.raises(InvalidInputError, match="'ax' parameter of plots must be one matplotlib Axes"):
+        getattr(plots, name)(*CALLS[name], ax=axes)
+
+
+@every_picture
+def test_missing_matplotlib(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingExtraError, match=r"plots needs matplotlib.*pip install 'onsphere\[report\]'"):
+        getattr(plots, name)(*CALLS[name])
+
+
+@pytest.mark.parametrize("name", ["calibration_curve", "error_by_confidence", "reliability"])
+@pytest.mark.parametrize("n_bins", [0, 2.5, True])
+def test_bad_number_of_bins(name, n_bins):
+    with pytest.raises(InvalidInputError, match=f"'n_bins' parameter of {name}"):
+        getattr(plots, name)(*CALLS[name], n_bins=n_bins)
+
+
+@pytest.mark.parametrize("name", ["calibration_curve", "risk_coverage", "roc"])
+def test_methods_on_one_axes_have_names_and_colours(name, ax):
+    for label in ("first", "second"):
+        getattr(plots, name)(*CALLS[name], label=label, ax=ax)
+    drawn = [each for each in ax.lines if each.get_linestyle() == "-"]
+    assert [each.get_label().split(":")[0] for each in drawn] == ["first", "second"]
+    assert [each.get_color() for each in drawn] == list(plots.PALETTE[:2])
+    assert len(ax.lines) - len(drawn) == (name != "calibration_curve")
+    assert len(labels(ax)) == len(ax.lines)
+
+
+def test_room_for_the_legend_does_not_grow_with_the_methods(ax):
+    plots.risk_coverage(ERROR, UNCERTAINTY, ax=ax)
+    before = ax.get_ylim()
+    plots.risk_coverage(ERROR, UNCERTAINTY, ax=ax)
+    assert ax.get_ylim() == before
+    assert before[1] > 1.25 * ax.lines[-1].get_ydata().max()
+
+
+# --- each picture ---
+
+
+def test_calibration_curve_is_the_mean_error_per_bin(ax):
+    # Bins of width ½: errors 4 and 2 at 0.1 and 0.3, error 1 at 0.9.
+    plots.calibration_curve([4.0, 2.0, 1.0], [0.1, 0.3, 0.9], n_bins=2, ax=ax)
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[0.2, 3.0], [0.9, 1.0]])
+    areas = ax.collections[0].get_sizes() - 10
+    assert areas[0] == pytest.approx(2 * areas[1])
+    assert labels(ax) == ["3 rows"]
+
+
+def test_boxes_are_those_of_the_bins_that_hold_rows(ax):
+    plots.error_by_confidence([1.0, 2.0, 6.0, 5.0], [0.5, 0.52, 0.58, 0.95], ax=ax)
+    assert len(ax.patches) == 2
+    medians = [each for each in ax.lines if each.get_color() == plots.ORANGE]
+    assert [each.get_ydata()[0] for each in medians] == [2.0, 5.0]
+    assert [np.mean(each.get_xdata()) for each in medians] == pytest.approx([0.55, 0.95])
+    widths = [np.ptp(each.get_xdata()) for each in medians]
+    assert widths[0] == pytest.approx(np.sqrt(3) * widths[1])
+
+
+def test_reliability_shows_accuracy_gap_and_ece(ax):
+    plots.reliability([1, 0, 1, 1], [0.25, 0.25, 0.75, 1.0], n_bins=2, ax=ax)
+    np.testing.assert_allclose(line(ax, "ECE 0.188").get_xydata(), [[0.25, 0.5], [0.875, 1.0]])
+    np.testing.assert_allclose(line(ax, "no gap").get_xydata(), [[0, 0], [1, 1]])
+    gaps = [np.ptp(segment[:, 1]) for segment in ax.collections[0].get_segments()]
+    assert np.mean(gaps) == metrics.expected_calibration_error([1, 0, 1, 1], [0.25, 0.25, 0.75, 1.0], n_bins=2)
+
+
+def test_risk_coverage_draws_curve_and_oracle(ax):
+    plots.risk_coverage(ERROR, UNCERTAINTY, label="HCM", ax=ax)
+    drawn = line(ax, f"HCM: AURC {metrics.aurc(ERROR, UNCERTAINTY):.3g}")
+    np.testing.assert_array_equal(drawn.get_data(), metrics.risk_coverage_curve(ERROR, UNCERTAINTY))
+    oracle = line(ax, "oracle")
+    np.testing.assert_array_equal(oracle.get_data(), metrics.risk_coverage_curve(ERROR, ERROR))
+    assert oracle.get_linestyle() == "--"
+
+
+def test_other_errors_have_another_oracle(ax):
+    for error in (ERROR, ERROR, 2.0 * ERROR):
+        plots.risk_coverage(error, UNCERTAINTY, ax=ax)
+    assert [each.get_label() for each in ax.lines].count("oracle") == 2
+
+
+def test_scatter_tells_the_share_above_the_line(ax):
+    plots.uncertainty_error([3.0, 1.0, 2.0, 4.0], [1.0, 2.0, 2.0, 1.0], ax=ax)
+    assert labels(ax) == ["error = uncertainty", "above the line: 50.0%", "on or below: 50.0%"]
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[0, 0], [2, 2]])
+    above, below = ax.collections
+    np.testing.assert_array_equal(above.get_offsets(), [[1, 3], [1, 4]])
+    np.testing.assert_array_equal(below.get_offsets(), [[2, 1], [2, 2]])
+    assert colours(above) == {rgb(plots.BLUE)}
+    assert colours(below) == {rgb(plots.VERMILLION)}
+    assert not above.get_rasterized()
+
+
+def test_large_scatter_is_thinned_and_says_so(ax):
+    uncertainty = RNG.gamma(2.0, size=100_000)
+    error = uncertainty * RNG.uniform(0.5, 3.0, size=100_000)
+    plots.uncertainty_error(error, uncertainty, ax=ax)
+    assert sum(len(each.get_offsets()) for each in ax.collections) == plots.MOST_POINTS
+    assert all(each.get_rasterized() for each in ax.collections)
+    assert ax.get_legend().get_title().get_text() == "20,000 of 100,000 rows drawn"
+    assert f"above the line: {np.mean(error > uncertainty):.1%}" in labels(ax)
+
+
+def test_scatter_refuses_a_negative_uncertainty():
+    with pytest.raises(InvalidInputError, match="'uncertainty' of uncertainty_error to lie in"):
+        plots.uncertainty_error([1.0], [-1.0])
+
+
+def bars(ax):
+    """Left edge, height and colour of each bar that holds a row."""
+    return [(bar.get_x(), bar.get_height(), bar.get_facecolor()[:3]) for bar in ax.patches if bar.get_height()]
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 300, 5000])
+def test_norms_split_at_one(n, ax):
+    norm = RNG.normal(0.95, 0.1, size=n)
+    plots.direction_norms(norm, ax=ax)
+    drawn = bars(ax)
+    assert all(colour == rgb(plots.BLUE if left < 1 - 1e-12 else plots.ORANGE) for left, _, colour in drawn)
+    assert sum(height for _, height, _ in drawn) == n
+    assert sum(height for left, height, _ in drawn if left < 1 - 1e-12) == np.sum(norm < 1)
+    assert set(ax.lines[0].get_xdata()) == {1}
+    assert labels(ax) == [f"shrink, below 1: {np.mean(norm < 1):.1%}", f"overshoot, above 1: {np.mean(norm > 1):.1%}"]
+
+
+def test_norms_on_the_sphere_are_neither(ax):
+    plots.direction_norms([0.5, 1.0, 1.0 - 6e-8, 1.5], ax=ax)
+    assert labels(ax)[2] == "on the sphere, 1: 50.0%"
+    assert [(height, colour) for left, height, colour in bars(ax) if left == 1] == [(2, rgb(plots.GREY))]
+
+
+def test_norms_are_not_negative():
+    with pytest.raises(InvalidInputError, match="'direction_norm' of direction_norms to lie in"):
+        plots.direction_norms([-0.5])
+
+
+def test_intervals_in_the_order_of_the_prediction(ax):
+    plots.intervals([2.0, 1.0, 3.0], [1.0, 0.5, 2.0], [3.0, 1.5, 4.0], y_true=[2.5, 9.0, 2.0], ax=ax)
+    spans, inside, outside = ax.collections
+    assert [segment[:, 1].tolist() for segment in spans.get_segments()] == [[0.5, 1.5], [1.0, 3.0], [2.0, 4.0]]
+    assert line(ax, "prediction").get_ydata().tolist() == [1.0, 2.0, 3.0]
+    np.testing.assert_array_equal(inside.get_offsets(), [[2, 2.5], [3, 2.0]])
+    np.testing.assert_array_equal(outside.get_offsets(), [[1, 9.0]])
+    assert colours(inside) == {rgb(plots.BLUE)}
+    assert colours(outside) == {rgb(plots.VERMILLION)}
+    assert labels(ax) == ["interval, mean width 1.67", "prediction", "true value inside: 66.7%", "outside: 33.3%"]
+
+
+def test_intervals_without_true_values(ax):
+    plots.intervals([2.0, 1.0], [1.0, 0.5], [3.0, 1.5], ax=ax)
+    assert labels(ax) == ["interval, mean width 1.5", "prediction"]
+
+
+def test_many_intervals_are_thinned_and_say_so(ax):
+    value = RNG.normal(size=100_000)
+    true = value + RNG.normal(size=100_000)
+    plots.intervals(value, value - 1.0, value + 1.0, y_true=true, ax=ax)
+    assert len(ax.collections[0].get_segments()) == plots.MOST_INTERVALS
+    assert ax.get_legend().get_title().get_text() == "200 of 100,000 rows drawn"
+    assert f"true value inside: {metrics.interval_coverage(true, value - 1.0, value + 1.0):.1%}" in labels(ax)
+
+
+@pytest.mark.parametrize("bad", [{"lower": [5.0, 5.0]}, {"y_true": [1.0]}, {"y_true": [[1.0], [2.0]]}])
+def test_intervals_refuse_crossed_bounds_and_other_shapes(bad):
+    good = {"value": [1.0, 2.0], "lower": [0.0, 1.0], "upper": [2.0, 3.0]}
+    with pytest.raises(InvalidInputError):
+        plots.intervals(**(good | bad))
+    assert plt.get_fignums() == []
+
+
+def test_roc_encloses_the_auroc(ax):
+    inside, outside = RNG.normal(size=400), RNG.normal(1.0, size=300)
+    plots.roc(inside, outside, ax=ax)
+    area = metrics.auroc(inside, outside)
+    assert auc(*line(ax, f"AUROC {area:.3f}").get_data()) == pytest.approx(area, rel=1e-12)
+    np.testing.assert_array_equal(line(ax, "chance").get_xydata(), [[0, 0], [1, 1]])
