@@ -285,8 +285,9 @@ def test_too_few_calibration_rows_are_counted(diabetes):
 def test_classes_too_rare_to_be_left_out_are_refused(digits):
     X, y = digits
     rare = np.where(np.arange(len(y)) == 0, 99, y)
-    with pytest.raises(InvalidInputError, match="at least two rows of every class"):
-        HCMClassifier(forest(), calibration="cv").fit(X, rare)
+    for calibration in ("cv", "split"):
+        with pytest.raises(InvalidInputError, match="at least two rows of every class"):
+            HCMClassifier(forest(), calibration=calibration).fit(X, rare)
     with pytest.raises(InvalidInputError, match="Expected labels among"):
         HCMClassifier(forest()).fit(X[1:500], y[1:500]).calibrate(X[:5], rare[:5])
 
@@ -295,6 +296,18 @@ def test_classes_too_rare_to_be_left_out_are_refused(digits):
 def test_an_unknown_calibration_is_refused(calibration):
     with pytest.raises(InvalidInputError, match="'calibration' parameter of HCMRegressor must be"):
         HCMRegressor(calibration=calibration).fit(np.eye(4), np.arange(4.0))
+
+
+@pytest.mark.parametrize("calibration", ["split", "cv"])
+def test_rows_that_cannot_be_held_out_are_told_why(calibration, diabetes):
+    X, y = diabetes
+    model = HCMRegressor(forest(), calibration=calibration)
+    with pytest.raises(InvalidInputError, match="target y is None"):
+        model.fit(X, None)
+    with pytest.raises(InvalidInputError, match="inconsistent numbers of samples"):
+        model.fit(X, y[:-1])
+    with pytest.raises(InvalidInputError, match=r"cannot hold rows out|minimum of 2 is required"):
+        model.fit(X[:2], y[:2])
 
 
 def test_a_tolerance_in_the_wrong_unit_says_what_to_check(regressor):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import torch
 from onsphere import Duplicate, InvalidInputError, Lift, NotFittedError, OneHot, Polar, SphericalOutput, Torus
 
 reals = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))

@@ -191,7 +191,8 @@ def _check_unmasked(what: str, values: Any) -> None:
         )
 
 
-def _given_target(owner: object, y: Any) -> Any:
+def check_target_given(owner: object, y: Any) -> Any:
+    """That there is a target, with no masked entry and no two columns of one name."""
     if y is None:
         raise InvalidInputError(
             f"{type(owner).__name__} requires y to be passed, but the target y is None. Call fit(X, y)."
@@ -205,7 +206,7 @@ def _given_target(owner: object, y: Any) -> Any:
 def check_regression_target(owner: object, y: Any) -> Floats:
     """A numeric, finite target of shape (n,) or (n, D)."""
     try:
-        given = np.asarray(_given_target(owner, y))
+        given = np.asarray(check_target_given(owner, y))
         numeric = given.dtype.kind not in "USMmcO"
         values = given if numeric or given.dtype.kind != "O" else given.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -232,7 +233,7 @@ def check_regression_target(owner: object, y: Any) -> Floats:
 
 def check_labels(owner: object, y: Any) -> NDArray[Any]:
     """Class labels of shape (n,), with no missing value."""
-    given = _given_target(owner, y)
+    given = check_target_given(owner, y)
     with own_errors():
         labels = column_or_1d(given, warn=True)
     n_missing = sum(map(_is_missing, labels)) if labels.dtype.kind in "Of" else 0

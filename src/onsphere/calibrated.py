@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import _safe_indexing
 
 from onsphere._validation import (
     Floats,
@@ -20,7 +20,9 @@ from onsphere._validation import (
     check_fitted,
     check_number,
     check_same_length,
+    check_target_given,
     is_frame,
+    own_errors,
     unchanged_if_it_fails,
 )
 from onsphere.calibration import Calibration
@@ -64,8 +66,8 @@ class Calibrated:
         """The score of each row, shape (n,); higher means less trustworthy."""
 
     @abstractmethod
-    def _folds(self, y: Any) -> Any:
-        """A splitter of scikit-learn for cross-validation."""
+    def _splitter(self, y: Any, fraction: float | None) -> Any:
+        """A splitter of scikit-learn that holds out a fraction of the rows or, for None, each of `N_FOLDS` folds."""
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the model and, where `calibration` says so, calibrate it on rows kept back.
@@ -87,14 +89,16 @@ class Calibrated:
             if fraction is None:
                 self._fit(X, y, sample_weight)
                 self._seen = _fingerprints(X, y)
-            elif fraction == "cv":
-                self._fit_and_cross_calibrate(X, y, sample_weight)
+                return self
+            check_target_given(self, y)
+            check_same_length(X, y)
+            with own_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
+                splitter = self._splitter(y, None if fraction == "cv" else float(fraction))
+                parts = list(splitter.split(np.zeros(len(np.asarray(y))), np.asarray(y)))
+            if fraction == "cv":
+                self._cross_calibrate(parts, X, y, sample_weight)
             else:
-                check_same_length(X, y)
-                generator = check_random_state(self.random_state)
-                order = generator.permutation(len(np.asarray(y)))
-                n_held = min(max(round(float(fraction) * len(order)), 1), len(order) - 1)
-                kept, held = np.sort(order[n_held:]), np.sort(order[:n_held])
+                kept, held = parts[0]
                 self._fit(*_take(kept, X, y, sample_weight))
                 self._seen = _fingerprints(*_take(kept, X, y))
                 self._set_calibration(self._measure(*_take(held, X, y)))
@@ -111,15 +115,15 @@ class Calibrated:
         check_number(self, "calibration", given, above=0, below=1)
         return given
 
-    def _fit_and_cross_calibrate(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _cross_calibrate(self, folds: list[Any], X: Any, y: Any, sample_weight: Any) -> None:
         self._fit(X, y, sample_weight)
-        parts: list[Any] = []
-        for kept, held in self._folds(y).split(np.zeros(len(np.asarray(y))), np.asarray(y)):
-            fold = clone(self).set_params(calibration=None)  # type: ignore[reportAttributeAccessIssue]
-            fold._fit(*_take(kept, X, y, sample_weight))
-            parts.append(fold._measure(*_take(held, X, y)))
         self._seen = _fingerprints(X, y)
-        self._set_calibration(type(parts[0]).join(parts))
+        measured: list[Any] = []
+        for kept, held in folds:
+            fold = clone(self)
+            fold._fit(*_take(kept, X, y, sample_weight))  # type: ignore[reportAttributeAccessIssue]
+            measured.append(fold._measure(*_take(held, X, y)))  # type: ignore[reportAttributeAccessIssue]
+        self._set_calibration(type(measured[0]).join(measured))
 
     def calibrate(self, X: Any, y: ArrayLike) -> Self:
         """Measure the fitted model on rows it has not seen; needed before intervals, confidence and decisions.

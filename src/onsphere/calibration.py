@@ -90,16 +90,23 @@ def fit_temperature(error: Floats, uncertainty: Floats) -> float:
 
 
 def set_scores(probabilities: Floats) -> Floats:
-    """Adaptive prediction sets: for each class, the mass of all classes at least as likely, itself included.
+    """For each class, the mass of all classes that are strictly more likely: 0 for the most likely one.
+
+    This is the score of adaptive prediction sets with the random part set to zero: sets are never empty, and a row
+    always gets the same set.
 
     Examples
     --------
     >>> import numpy as np
     >>> set_scores(np.array([[0.6, 0.1, 0.3]])).round(3)
-    array([[0.6, 1. , 0.9]])
+    array([[0. , 0.9, 0.6]])
     """
     order = np.argsort(-probabilities, axis=1, kind="stable")
-    mass = np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1)
+    ranked = np.take_along_axis(probabilities, order, axis=1)
+    mass = np.cumsum(ranked, axis=1) - ranked
+    for column in range(1, ranked.shape[1]):
+        equal = ranked[:, column] == ranked[:, column - 1]
+        mass[equal, column] = mass[equal, column - 1]
     result = np.empty_like(mass)
     np.put_along_axis(result, order, mass, axis=1)
     return result
@@ -112,8 +119,8 @@ def root_mean_square(values: Floats) -> Floats:
 
 def _ratio(error: Floats, scale: Floats) -> Floats:
     """error / scale, where nothing over nothing is 0 and something over nothing is infinite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(error == 0, 0.0, error / scale)
+    with np.errstate(divide="ignore"):
+        return np.divide(error, scale, out=np.zeros_like(error), where=error != 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +240,11 @@ class RegressionCalibration(Calibration):
 
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""
-        worst = self.ratios.max(axis=1) if simultaneous and self.ratios.shape[1] > 1 else self.ratios
-        half = conformal_quantile(worst, coverage) * sigma
+        if self.ratios.shape[1] == 1:
+            scores = self.ratios[:, 0]
+        else:
+            scores = self.ratios.max(axis=1) if simultaneous else self.ratios
+        half = conformal_quantile(scores, coverage) * sigma
         result = np.empty((*value.shape, 2))
         np.subtract(value, half, out=result[..., 0])
         np.add(value, half, out=result[..., 1])
@@ -264,11 +274,8 @@ class ClassCalibration(Calibration):
         scores = set_scores(probabilities)
         return cls(uncertainty, wrong, scores[np.arange(len(scores)), true_index])
 
-    def prediction_set(self, probabilities: Floats, *, coverage: float, allow_empty: bool = False) -> NDArray[np.bool_]:
+    def prediction_set(self, probabilities: Floats, *, coverage: float) -> NDArray[np.bool_]:
         """Which classes belong to the set of each row, shape (n, C)."""
         limit = conformal_quantile(self.true_scores, coverage)
         # Sums of the same probabilities may differ in the last digit.
-        chosen = set_scores(probabilities) <= limit * (1 + 1e-12)
-        if not allow_empty:
-            chosen[np.arange(len(chosen)), probabilities.argmax(axis=1)] = True
-        return chosen
+        return set_scores(probabilities) <= limit + 1e-12

@@ -56,7 +56,8 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
         What `predict_uncertainty` gives; see `onsphere.scores`. They rank alike as long as no direction is longer
         than 1, as with trees; beyond, "signed" and "gini" rank overshoot, the mark of extrapolation, as trusted.
     calibration : None, "split", "cv" or float in (0, 1), default None
-        What `fit` keeps back to calibrate on; see `HCMRegressor`. The folds of "cv" are stratified by class.
+        What `fit` keeps back to calibrate on; see `HCMRegressor`. What is kept back is
+        stratified by class.
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -110,16 +111,18 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
         columns = to_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self.estimator_ = fit_backbone(self, backbone, rows, columns, weights)
 
-    def _folds(self, y: Any) -> Any:
-        from sklearn.model_selection import StratifiedKFold
+    def _splitter(self, y: Any, fraction: float | None) -> Any:
+        from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
         smallest = int(np.unique(check_labels(self, y), return_counts=True)[1].min())
         if smallest < 2:
             raise InvalidInputError(
-                "calibration='cv' needs at least two rows of every class. Got a class with one row. "
+                f"calibration={self.calibration!r} needs at least two rows of every class. Got a class with one row. "
                 "Add rows, drop the class, or calibrate on rows of your own."
             )
-        return StratifiedKFold(min(N_FOLDS, smallest), shuffle=True, random_state=self.random_state)
+        if fraction is None:
+            return StratifiedKFold(min(N_FOLDS, smallest), shuffle=True, random_state=self.random_state)
+        return StratifiedShuffleSplit(1, test_size=fraction, random_state=self.random_state)
 
     def _measure(self, X: Any, y: Any) -> ClassCalibration:
         outputs = self._outputs(X)
@@ -146,27 +149,25 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
         """The chosen score of each row, shape (n,); higher means less trustworthy."""
         return self._uncertainty(self._outputs(X))
 
-    def predict_set(self, X: Any, *, coverage: float = 0.9, allow_empty: bool = False) -> NDArray[np.bool_]:
+    def predict_set(self, X: Any, *, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Sets of classes that hold the true one with probability `coverage`; needs a calibrated model.
 
-        Adaptive prediction sets without the random tie-break, so the same row always gets the same set. For rows drawn
-        like the calibration rows the promise holds on average over rows and calibration sets.
+        Classes are added from the most to the least likely until enough probability lies before the next one (adaptive
+        prediction sets, without their random part: a set is never empty, and a row always gets the same one). For rows
+        drawn like the calibration rows the promise holds on average over rows and calibration sets. A model that is
+        right more often than asked covers more often than asked, with sets of one class.
 
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
         coverage : float in (0, 1), default 0.9
-        allow_empty : bool, default False
-            Whether a set may be empty. If not, the most likely class always belongs to it, and a good model covers more
-            often than asked.
 
         Returns
         -------
         bool array of shape (n, C), one column per entry of classes_
         """
         calibration = self._calibrated("predict_set")
-        probabilities = self.predict_proba(X)
-        return calibration.prediction_set(probabilities, coverage=coverage, allow_empty=allow_empty)
+        return calibration.prediction_set(self.predict_proba(X), coverage=coverage)
 
     def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
         """Everything the model says about each row, from one pass over the backbone.

@@ -144,10 +144,12 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
         self._target_is_flat = target.ndim == 1
         self._output_names = tuple(str(name) for name in y.columns) if is_frame(y) else None
 
-    def _folds(self, y: Any) -> Any:
-        from sklearn.model_selection import KFold
+    def _splitter(self, y: Any, fraction: float | None) -> Any:
+        from sklearn.model_selection import KFold, ShuffleSplit
 
-        return KFold(N_FOLDS, shuffle=True, random_state=self.random_state)
+        if fraction is None:
+            return KFold(N_FOLDS, shuffle=True, random_state=self.random_state)
+        return ShuffleSplit(1, test_size=fraction, random_state=self.random_state)
 
     def _measure(self, X: Any, y: Any) -> RegressionCalibration:
         outputs = self._outputs(X)

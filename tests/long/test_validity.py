@@ -1,0 +1,151 @@
+"""The statistical promises, each repeated many times on fresh rows: 50 times by default, 300 with ONSPHERE_LONG=1.
+
+The model is fitted once; every repetition draws new calibration and test rows. Given the model these are exchangeable,
+so the number of test rows covered is Beta-binomial, exactly, where no two scores are equal.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from scipy.stats import betabinom, binom
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+
+from onsphere import FalseAlarm, HCMClassifier, HCMRegressor, Quantile, Risk
+from onsphere.metrics import interval_coverage
+
+pytestmark = pytest.mark.long
+
+REPETITIONS = 300 if os.environ.get("ONSPHERE_LONG") else 50
+N_CALIBRATION, N_TEST = 199, 200
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+
+# A right procedure leaves the bounds of a test once in a thousand runs.
+LEVEL = 0.001
+
+
+def draw(rng, n, n_outputs):
+    """A curved signal with heavy-tailed noise that grows along the first feature."""
+    X = rng.uniform(-2, 2, size=(n, 3))
+    signal = np.stack([np.sin(X[:, 0] + j) + X[:, 1] * X[:, 2] for j in range(n_outputs)], axis=1)
+    return X, signal + (0.1 + np.abs(X[:, :1])) * rng.standard_t(4, size=(n, n_outputs))
+
+
+def assert_beta_binomial(counts, coverage):
+    """The mean of the counts lies where that of as many Beta-binomial draws does."""
+    rank = int(np.ceil((N_CALIBRATION + 1) * coverage - 1e-9))
+    exact = betabinom(N_TEST, rank, N_CALIBRATION + 1 - rank)
+    draws = exact.rvs(size=(20_000, len(counts)), random_state=0).mean(axis=1)
+    low, high = np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2])
+    assert low <= np.mean(counts) <= high
+
+
+@pytest.mark.parametrize("n_outputs", [1, 5])
+@pytest.mark.parametrize("backbone", [Ridge(), KernelRidge(kernel="rbf")], ids=lambda b: type(b).__name__)
+def test_intervals_boxes_and_balls_cover_as_promised(n_outputs, backbone):
+    rng = np.random.default_rng(0)
+    model = HCMRegressor(backbone).fit(*draw(rng, 300, n_outputs))
+    spread = model.embedding_.spread_
+    in_box, in_ball, alone = ({coverage: [] for coverage in COVERAGES} for _ in range(3))
+    for _ in range(REPETITIONS):
+        model.calibrate(*draw(rng, N_CALIBRATION, n_outputs))
+        X, Y = draw(rng, N_TEST, n_outputs)
+        for coverage in COVERAGES:
+            box = model.predict_interval(X, coverage=coverage)
+            in_box[coverage].append(N_TEST * interval_coverage(Y, box[..., 0], box[..., 1]))
+            value, radius = model.predict_ball(X, coverage=coverage)
+            in_ball[coverage].append(np.sum(np.linalg.norm((Y - value) / spread, axis=1) <= radius))
+            each = model.predict_interval(X, coverage=coverage, simultaneous=False)
+            alone[coverage].append(np.sum((Y[:, 0] >= each[:, 0, 0]) & (Y[:, 0] <= each[:, 0, 1])))
+    for coverage in COVERAGES:
+        for counts in (in_box, in_ball, alone):
+            assert_beta_binomial(counts[coverage], coverage)
+
+
+def overlapping_classes(rng, n):
+    labels = rng.integers(0, 10, size=n)
+    return rng.normal(size=(n, 4)) + 0.5 * np.stack([np.cos(labels * k) for k in range(1, 5)], axis=1), labels
+
+
+def test_class_sets_cover_as_promised():
+    """Ten overlapping classes, so that even a coverage of .5 needs more than the most likely one."""
+    rng = np.random.default_rng(0)
+    backbone = RandomForestRegressor(n_estimators=50, min_samples_leaf=30, random_state=0)
+    model = HCMClassifier(backbone).fit(*overlapping_classes(rng, 3000))
+    covered = {coverage: [] for coverage in COVERAGES}
+    for _ in range(REPETITIONS):
+        X, labels = overlapping_classes(rng, N_CALIBRATION + N_TEST)
+        probabilities = model.predict_proba(X)
+        assert len(np.unique(probabilities)) > 0.9 * probabilities.size
+        model.calibrate(X[:N_CALIBRATION], labels[:N_CALIBRATION])
+        for coverage in COVERAGES:
+            chosen = model.predict_set(X[N_CALIBRATION:], coverage=coverage)
+            covered[coverage].append(chosen[np.arange(N_TEST), labels[N_CALIBRATION:]].sum())
+    assert np.mean(model.predict(X) == labels) < 0.5
+    for coverage in COVERAGES:
+        assert_beta_binomial(covered[coverage], coverage)
+
+
+def test_cross_calibration_covers_nearly_as_asked():
+    """No guarantee, so only a band: within five points of 90 % on average."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(REPETITIONS // 5):
+        X, Y = draw(rng, 200, 1)
+        model = HCMRegressor(KernelRidge(kernel="rbf"), calibration="cv").fit(X, Y[:, 0])
+        X, Y = draw(rng, 2000, 1)
+        covered.append(interval_coverage(Y[:, 0], *model.predict_interval(X).T))
+    assert np.mean(covered) == pytest.approx(0.9, abs=0.05)
+
+
+def assert_kept(broken, delta):
+    """At most a share delta of the repetitions broke the promise, but for chance."""
+    assert len(broken) == REPETITIONS
+    assert np.sum(broken) <= binom.ppf(1 - LEVEL, REPETITIONS, delta)
+
+
+@pytest.mark.parametrize(("max_error", "delta"), [(0.1, 0.1), (0.13, 0.05)])
+def test_the_risk_of_accepted_rows_is_kept(max_error, delta):
+    rng = np.random.default_rng(0)
+    backbone = RandomForestRegressor(n_estimators=20, min_samples_leaf=10, random_state=0)
+    model = HCMRegressor(backbone).fit(*draw(rng, 8000, 1))
+    X, Y = draw(rng, 50_000, 1)
+    wrong = np.abs(model.predict(X) - Y)[:, 0] > 2.0
+    uncertainty = model.predict_uncertainty(X)
+    rule = Risk(max_error, delta, tolerance=2.0)
+    broken, accepted = [], []
+    for _ in range(REPETITIONS):
+        limit = model.calibrate(*draw(rng, 1000, 1)).set_threshold(rule).threshold_
+        broken.append(wrong[uncertainty <= limit].mean() > max_error)
+        accepted.append(np.mean(uncertainty <= limit))
+    assert wrong.mean() > max_error
+    assert 0.05 < np.mean(accepted) < 1
+    assert np.mean(broken) <= delta
+
+
+@pytest.mark.parametrize(("rate", "delta"), [(0.05, 0.1), (0.1, 0.05)])
+def test_the_false_alarm_rate_is_kept(rate, delta):
+    rng = np.random.default_rng(0)
+    model = HCMRegressor(Ridge()).fit(*draw(rng, 300, 1))
+    uncertainty = model.predict_uncertainty(draw(rng, 100_000, 1)[0])
+    broken, alarms = [], []
+    for _ in range(REPETITIONS):
+        limit = model.calibrate(*draw(rng, 400, 1)).set_threshold(FalseAlarm(rate, delta)).threshold_
+        alarms.append(np.mean(uncertainty > limit))
+        broken.append(alarms[-1] > rate)
+    assert_kept(broken, delta)
+    assert np.mean(alarms) > rate / 3
+
+
+def test_the_quantile_accepts_its_share_on_average():
+    rng = np.random.default_rng(0)
+    model = HCMRegressor(Ridge()).fit(*draw(rng, 300, 1))
+    uncertainty = model.predict_uncertainty(draw(rng, 100_000, 1)[0])
+    shares = [
+        np.mean(uncertainty <= model.calibrate(*draw(rng, 199, 1)).set_threshold(Quantile(0.9)).threshold_)
+        for _ in range(REPETITIONS)
+    ]
+    # The share is Beta(180, 20); four standard errors of its mean.
+    assert np.mean(shares) == pytest.approx(0.9, abs=4 * 0.0212 / np.sqrt(REPETITIONS))
