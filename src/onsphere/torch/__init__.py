@@ -1,0 +1,40 @@
+"""Hyperspherical confidence for PyTorch: a head, a loss and the means to put them on any network.
+
+>>> import torch
+>>> from onsphere.torch import HCMLoss, SphericalHead
+>>> network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), SphericalHead(16, 2))
+>>> loss = HCMLoss(network[-1])
+>>> loss(network(torch.zeros(5, 8)), torch.zeros(5, 2)).shape
+torch.Size([])
+"""
+
+from onsphere._validation import missing_extra
+
+try:
+    import torch as torch
+except ImportError:
+    raise missing_extra("onsphere.torch", "torch", "torch") from None
+
+from onsphere.torch.attach import Attached, attach
+from onsphere.torch.head import DenseHead, SphericalHead, SphericalOutput
+from onsphere.torch.loss import HCMLoss
+from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
+from onsphere.torch.networks import MLP, ResNet, UNet, resnet18, resnet20, resnet56
+
+__all__ = [
+    "MLP",
+    "Attached",
+    "DenseHead",
+    "HCMLoss",
+    "MixingCollate",
+    "ResNet",
+    "SphericalHead",
+    "SphericalOutput",
+    "UNet",
+    "attach",
+    "dirichlet_mix",
+    "mixup",
+    "resnet18",
+    "resnet20",
+    "resnet56",
+]

@@ -1,0 +1,211 @@
+"""A spherical head on a model that exists: its last linear layer replaced, or a layer put behind it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from onsphere._validation import check_number
+from onsphere.embeddings import OneHot, RegressionEmbedding
+from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.torch.head import SphereReader, SphericalOutput, check_features
+
+__all__ = ["Attached", "attach"]
+
+# Layers that may follow the last linear one without changing what it says.
+_PASSING = (nn.Dropout, nn.Identity, nn.Flatten)
+
+
+class Attached(SphereReader):
+    """A model that speaks of direction, magnitude and mean; made by `attach`.
+
+    Takes what the model takes and returns a `SphericalOutput`; `embed`, `decode`, `uncertainty` and `sigma` are those
+    of `SphericalHead`.
+
+    Attributes
+    ----------
+    model : Module
+        The model, with the new layer inside.
+    layer : str or None
+        Name of the layer that was replaced; None where the model was wrapped.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> isinstance(attach(nn.Linear(4, 1), 1), Attached)
+    True
+    """
+
+    def __init__(
+        self, model: nn.Module, n_outputs: int, *, layer: str | None, n_features: int | None, **options: Any
+    ) -> None:
+        super().__init__(n_outputs, **options)
+        self.model = model
+        self.layer = layer
+        self._original: tuple[nn.Linear, ...] = ()
+        if layer is None:
+            new = self.linear = _linear(cast(int, n_features), self.width, like=next(model.parameters(), self.center))
+        else:
+            original = cast(nn.Linear, self.get_submodule(self._path))
+            # In a tuple, so that it is no part of the state and no optimiser finds it.
+            self._original = (original,)
+            new = _linear(original.in_features, self.width, like=original.weight)
+            self.set_submodule(self._path, new)
+        # Targets follow the layer to its device, but not to half precision, in which they would lose digits.
+        precision = torch.promote_types(new.weight.dtype, torch.float32)
+        for name, buffer in list(self.named_buffers(recurse=False)):
+            dtype = precision if buffer.is_floating_point() else None
+            self.register_buffer(name, buffer.to(device=new.weight.device, dtype=dtype))
+
+    @property
+    def _path(self) -> str:
+        return f"model.{self.layer}".rstrip(".")
+
+    def forward(self, *args: Any, **kwargs: Any) -> SphericalOutput:
+        """Run the model and read its outputs, or those of the layer behind it."""
+        raw = _tensor_of(self.model(*args, **kwargs))
+        if self.layer is None:
+            check_features(raw, self.linear.in_features)
+            raw = self.linear(raw)
+        return self.read(raw)
+
+    def undo(self) -> nn.Module:
+        """Put the very layer back that was replaced, and return the model as it was."""
+        for original in self._original:
+            original.to(cast(nn.Linear, self.get_submodule(self._path)).weight.device)
+            self.set_submodule(self._path, original)
+        return self.model
+
+    def extra_repr(self) -> str:
+        if self.layer is None:
+            return f"{super().extra_repr()}, behind the model"
+        return f"{super().extra_repr()}, in place of {self.layer or 'the model'!r}: {self._original[0]!r}"
+
+
+def attach(
+    model: nn.Module,
+    n_outputs: int,
+    *,
+    embedding: str | RegressionEmbedding | OneHot = "lift",
+    layer: str | None = None,
+    n_features: int | None = None,
+    mean: bool = True,
+    magnitude: str = "plain",
+) -> Attached:
+    """Give any classifier or regressor a spherical head in the place of its last linear layer.
+
+    Parameters
+    ----------
+    model : Module
+        It is changed in place; `undo` of the result changes it back. It may return a tensor or, like the models of
+        Hugging Face, an object with `logits` (or `pooler_output`, where it is wrapped).
+    n_outputs : int
+        Number of outputs D of the target, or of classes.
+    embedding, mean, magnitude : as in `SphericalHead`
+    layer : str, optional
+        Name of the linear layer to replace, where it cannot be found or another is meant.
+    n_features : int, optional
+        For a backbone that returns features, their number: nothing is replaced, and a layer is put behind it.
+
+    Returns
+    -------
+    Attached
+
+    Examples
+    --------
+    >>> import torch
+    >>> from onsphere.torch import attach, resnet20
+    >>> model = attach(resnet20(), 10, embedding="onehot")
+    >>> model.layer
+    'linear'
+    >>> model(torch.zeros(2, 3, 32, 32)).direction.shape
+    torch.Size([2, 10])
+    >>> model.undo()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidTypeError(f"Expected a torch.nn.Module as model. Got {type(model).__name__}.")
+    if n_features is not None:
+        check_number("attach", "n_features", n_features, above=1, closed="left", whole=True)
+        if layer is not None:
+            raise InvalidInputError("Expected layer or n_features. Got both. Replace a layer, or put one behind.")
+        found = None
+    else:
+        found = _last_linear(model) if layer is None else _named(model, layer)
+    return Attached(
+        model, n_outputs, layer=found, n_features=n_features, embedding=embedding, mean=mean, magnitude=magnitude
+    )
+
+
+def _linear(n_in: int, n_out: int, *, like: Tensor) -> nn.Linear:
+    return nn.Linear(n_in, n_out, device=like.device, dtype=like.dtype)
+
+
+def _tensor_of(result: Any) -> Tensor:
+    for value in (result, getattr(result, "logits", None), getattr(result, "pooler_output", None)):
+        if isinstance(value, Tensor):
+            return value
+    raise InvalidTypeError(
+        "Expected a model that returns a tensor, or an object with 'logits' or 'pooler_output'. "
+        f"Got {type(result).__name__}. Wrap the model in a module that picks the tensor."
+    )
+
+
+def _named(model: nn.Module, layer: str) -> str:
+    found = dict(model.named_modules()).get(layer)
+    if not isinstance(found, nn.Linear):
+        what = "no layer of that name" if found is None else type(found).__name__
+        raise _cannot_replace(model, f"Expected layer={layer!r} to name a Linear layer. Got {what}.")
+    return layer
+
+
+def _last_linear(model: nn.Module) -> str:
+    """Go from each module to its last part, down to a linear layer, and refuse where that may not be the end."""
+    path, module = "", model
+    while not isinstance(module, nn.Linear):
+        parts = list(module.named_children())
+        ends = [index for index, (_, part) in enumerate(parts) if any(True for _ in part.parameters())]
+        if not ends:
+            raise _cannot_replace(model, f"Expected a last layer that is linear. Got {_describe(path, module)}.")
+        name, part = parts[ends[-1]]
+        for later, after in parts[ends[-1] + 1 :]:
+            if not isinstance(after, _PASSING):
+                got = _describe(_joined(path, later), after)
+                raise _cannot_replace(model, f"Expected nothing behind the last linear layer. Got {got}.")
+        for other, sibling in parts[: ends[-1]]:
+            if not isinstance(module, nn.Sequential) and _side_by_side(sibling, part):
+                raise _cannot_replace(
+                    model,
+                    f"Expected one last linear layer. Got two side by side, {_joined(path, other)!r} and "
+                    f"{_joined(path, name)!r}.",
+                )
+        path, module = _joined(path, name), part
+    return path
+
+
+def _side_by_side(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two linear layers read the same features, rather than one the other's outputs."""
+    return (
+        isinstance(one, nn.Linear)
+        and isinstance(other, nn.Linear)
+        and one.in_features == other.in_features
+        and one.out_features != other.in_features
+    )
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")
+
+
+def _describe(path: str, module: nn.Module) -> str:
+    return f"{type(module).__name__} ({path or 'the model itself'!r})"
+
+
+def _cannot_replace(model: nn.Module, problem: str) -> InvalidInputError:
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    choice = f"Name one with layer=, for example layer={linear[-1]!r}" if linear else "It has no linear layer at all"
+    return InvalidInputError(
+        f"{problem} {choice}; or, if the model returns features, give their number with n_features=."
+    )

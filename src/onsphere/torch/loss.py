@@ -1,0 +1,207 @@
+"""The objective: how far direction, magnitude and mean lie from the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onsphere import geometry
+from onsphere._validation import bad_parameter, check_number, check_option
+from onsphere.errors import InvalidInputError
+from onsphere.torch.head import SphereReader, SphericalOutput
+
+__all__ = ["HCMLoss"]
+
+_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"mean": torch.mean, "sum": torch.sum, "none": lambda loss: loss}
+
+
+class HCMLoss(nn.Module):
+    """φ(R·‖e_d‖) + φ(e_R) + λ·φ(| ‖d̂‖ − 1 |), and the squared error of the mean where the output carries one.
+
+    e_d and e_R are the errors of direction and magnitude, R the true magnitude. Values are taken per sample and
+    then reduced; shapes must match exactly.
+
+    Parameters
+    ----------
+    head : SphericalHead, DenseHead or attached model, optional
+        With it, the loss takes targets as they are and embeds them itself. It stays the owner of its weights.
+    phi : {"squared", "power", "huber", "smooth_l1"}, default "squared"
+        |a|²; |a|^exponent; a²/2, or t·(|a| − t/2) beyond the threshold t; Huber's divided by t.
+    exponent : float ≥ 1, default 1.5
+        For "power".
+    threshold : float > 0, default 1.0
+        For "huber" and "smooth_l1".
+    norm_weight : float ≥ 0, default 0.0
+        λ. Above zero, the direction is pulled to the sphere, and with it the uncertainty to zero.
+    reduction : {"mean", "sum", "none"}, default "mean"
+        Over all samples (all pixels, for a map).
+    preset : {"cifar10", "two-moons"}, optional
+        The losses of the paper's scripts, which differ from its text, for a target y = R·d. "cifar10" is
+        MSE(d̂, y)^¾ + MSE(R̂·y, y)^¾, times .1 while `epoch` is 0 or 1; "two-moons" is MSE(R̂·d̂, y) + MSE(R·d̂, y).
+        They fix all else and have no term for a mean.
+
+    Attributes
+    ----------
+    epoch : int
+        To be set by the training loop, counted from 0; only "cifar10" looks at it.
+    step : int
+        Number of losses computed so far, in training.
+
+    References
+    ----------
+    Hyperspherical Confidence Mapping, section "Training Objective".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from onsphere.torch import SphericalHead
+    >>> head = SphericalHead(4, 2)
+    >>> output, y = head(torch.zeros(3, 4)), torch.ones(3, 2)
+    >>> bool(HCMLoss(head)(output, y) == HCMLoss()(output, head.embed(y)))
+    True
+    >>> HCMLoss(head, phi="huber", reduction="none")(output, y).shape
+    torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        head: SphereReader | None = None,
+        *,
+        phi: str = "squared",
+        exponent: float = 1.5,
+        threshold: float = 1.0,
+        norm_weight: float = 0.0,
+        reduction: str = "mean",
+        preset: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_option(self, "phi", phi, ["squared", "power", "huber", "smooth_l1"])
+        # Below 1 the slope at zero error would be infinite.
+        check_number(self, "exponent", exponent, above=1, closed="left")
+        check_number(self, "threshold", threshold, above=0)
+        check_number(self, "norm_weight", norm_weight, above=0, closed="left")
+        check_option(self, "reduction", reduction, list(_REDUCTIONS))
+        if preset is not None:
+            check_option(self, "preset", preset, ["cifar10", "two-moons"])
+            if (phi, norm_weight, reduction) != ("squared", 0.0, "mean"):
+                raise bad_parameter(self, "preset", "None where phi, norm_weight or reduction are chosen", preset)
+        # The bound method, so that the head's weights are not listed among the loss's own.
+        self._embed = None if head is None else head.embed
+        self.phi = phi
+        self.exponent = float(exponent)
+        self.threshold = float(threshold)
+        self.norm_weight = float(norm_weight)
+        self.reduction = reduction
+        self.preset = preset
+        self.epoch = 0
+        self.step = 0
+
+    def forward(self, output: SphericalOutput, target: Any) -> Tensor:
+        """The loss of an output.
+
+        Parameters
+        ----------
+        output : SphericalOutput
+            Of a head.
+        target : SphericalOutput or Tensor
+            From `head.embed`, or the targets themselves where the loss was given the head.
+        """
+        truth = self._on_sphere(target)
+        self._check_shapes(output, truth)
+        loss = self._text(output, truth) if self.preset is None else self._script(output, truth)
+        self._watch(loss, output, truth)  # pyright: ignore[reportCallIssue]
+        return loss
+
+    def extra_repr(self) -> str:
+        chosen = f"phi={self.phi!r}, norm_weight={self.norm_weight:g}, reduction={self.reduction!r}"
+        return chosen if self.preset is None else f"preset={self.preset!r}"
+
+    def _text(self, output: SphericalOutput, truth: SphericalOutput) -> Tensor:
+        loss = self._phi_of_norm(geometry.join(output.direction - truth.direction, truth.magnitude))
+        loss = loss + self._phi(torch.abs(output.magnitude - truth.magnitude))
+        if self.norm_weight > 0:
+            loss = loss + self.norm_weight * self._phi(geometry.norm_violation(output.direction))
+        if output.mean is not None and truth.mean is not None:
+            loss = loss + (output.mean - truth.mean).square().sum(dim=-1)
+        return _REDUCTIONS[self.reduction](loss)
+
+    def _script(self, output: SphericalOutput, truth: SphericalOutput) -> Tensor:
+        y = geometry.join(truth.direction, truth.magnitude)
+        mse = nn.functional.mse_loss
+        if self.preset == "two-moons":
+            product = geometry.join(output.direction, output.magnitude)
+            return mse(product, y) + mse(geometry.join(output.direction, truth.magnitude), y)
+        warm_up = 0.1 if self.epoch < 2 else 1.0
+        errors = torch.stack([mse(output.direction, y), mse(geometry.join(y, output.magnitude), y)])
+        # The slope of the power is infinite at zero; clamped, a perfect fit has slope 0.
+        return warm_up * (errors.clamp_min(torch.finfo(errors.dtype).tiny) ** 0.75).sum()
+
+    def _phi(self, size: Tensor) -> Tensor:
+        """φ of numbers that are not negative."""
+        if self.phi == "squared":
+            return size.square()
+        if self.phi == "power":
+            return size**self.exponent
+        t = self.threshold
+        huber = torch.where(size <= t, size.square() / 2, t * (size - t / 2))
+        return huber if self.phi == "huber" else huber / t
+
+    def _phi_of_norm(self, vectors: Tensor) -> Tensor:
+        # No root where none is needed: cheaper, and smooth at zero.
+        return vectors.square().sum(dim=-1) if self.phi == "squared" else self._phi(geometry.norm(vectors))
+
+    def _on_sphere(self, target: Any) -> SphericalOutput:
+        if hasattr(target, "direction"):
+            return target
+        if self._embed is None:
+            raise InvalidInputError(
+                f"Expected targets on the sphere. Got {type(target).__name__}. "
+                "Call loss(output, head.embed(y)), or give the head to the loss: HCMLoss(head)."
+            )
+        return self._embed(target)
+
+    def _check_shapes(self, output: SphericalOutput, truth: SphericalOutput) -> None:
+        geometry.check_direction_and_magnitude(output.direction, output.magnitude)
+        for name, ours, theirs in zip(("direction", "magnitude", "mean"), output, truth, strict=True):
+            if ours is not None and (theirs is None or ours.shape != theirs.shape):
+                raise InvalidInputError(
+                    f"Expected a target whose {name} has the output's shape {tuple(ours.shape)}. "
+                    f"Got {None if theirs is None else tuple(theirs.shape)}. Nothing is broadcast: embed the target "
+                    "with the head that made the output."
+                )
+        if self.preset is not None and output.mean is not None:
+            raise InvalidInputError(
+                f"The preset {self.preset!r} has no term for a mean, which would stay untrained. "
+                "Make the head with mean=False."
+            )
+
+    # Counting and branching on values would break the graph of a compiled loss, or compile it anew each step.
+    @torch.compiler.disable
+    def _watch(self, loss: Tensor, output: SphericalOutput, truth: SphericalOutput) -> None:
+        self.step += self.training
+        if not bool(torch.isfinite(loss).all()):
+            raise InvalidInputError(
+                f"The loss is not finite at step {self.step}: it is {float(loss.detach().sum()):g}. "
+                + _cause(output, truth)
+            )
+
+
+def _cause(output: SphericalOutput, truth: SphericalOutput) -> str:
+    if not _finite(truth):
+        return "The targets are not finite: drop or fill the missing ones, and check how they were standardised."
+    if not _finite(output):
+        return (
+            "The targets are finite, the network's outputs are not: lower the learning rate, clip the gradients, "
+            "and look for missing values in the inputs."
+        )
+    return (
+        "Targets and outputs are finite, but too large to be squared: standardise the targets (give the head a "
+        "fitted embedding), or lower the learning rate."
+    )
+
+
+def _finite(values: SphericalOutput) -> bool:
+    return all(bool(torch.isfinite(part).all()) for part in values if part is not None)

@@ -1,0 +1,165 @@
+"""Mixed samples with mixed labels: the only ones that teach a classifier what lies between its classes.
+
+A mixed label stays as it is. Its norm is below 1, and that is what the direction is to learn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from onsphere._validation import check_number, check_option
+from onsphere.errors import InvalidInputError
+
+__all__ = ["MixingCollate", "dirichlet_mix", "mixup"]
+
+
+def mixup(
+    x: Tensor, labels: Tensor, *, alpha: float = 1.0, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mix each sample with one other of the batch, the shares drawn from Beta(alpha, alpha).
+
+    Parameters
+    ----------
+    x : floating Tensor of shape (n, ...)
+    labels : floating Tensor of shape (n, C)
+        One-hot or soft.
+    alpha : float > 0, default 1.0
+        The smaller, the nearer the mixtures are to one of the two.
+    generator : torch.Generator, optional
+
+    Returns
+    -------
+    x, labels : Tensors of the same shapes
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, labels = mixup(torch.rand(4, 3), torch.eye(4), generator=torch.Generator().manual_seed(0))
+    >>> (labels > 0).sum(dim=1).tolist()
+    [2, 2, 2, 2]
+    """
+    check_number("mixup", "alpha", alpha, above=0)
+    return _mix(x, labels, 2, alpha, generator)
+
+
+def dirichlet_mix(
+    x: Tensor, soft: Tensor, *, k: int = 20, alpha: float = 0.5, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Replace each sample by a mixture of k different ones, the shares drawn from Dirichlet(alpha, …, alpha).
+
+    Parameters
+    ----------
+    x : floating Tensor of shape (n, ...)
+    soft : floating Tensor of shape (n, C)
+        One-hot or soft labels.
+    k : int ≥ 2, default 20
+        A batch with fewer samples, as the last of an epoch may be, is mixed of all it has.
+    alpha : float > 0, default 0.5
+        The smaller, the fewer of the k matter.
+    generator : torch.Generator, optional
+
+    Returns
+    -------
+    x, soft : Tensors of the same shapes
+
+    Examples
+    --------
+    >>> import torch
+    >>> x, soft = dirichlet_mix(torch.rand(32, 3), torch.eye(32), generator=torch.Generator().manual_seed(0))
+    >>> bool(torch.allclose(soft.sum(dim=1), torch.ones(32))), bool((soft.norm(dim=1) < 1).all())
+    (True, True)
+    """
+    check_number("dirichlet_mix", "k", k, above=2, closed="left", whole=True)
+    check_number("dirichlet_mix", "alpha", alpha, above=0)
+    return _mix(x, soft, k, alpha, generator)
+
+
+def _mix(x: Tensor, labels: Tensor, k: int, alpha: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    _check_batch(x, labels)
+    weights = _weights(len(x), min(k, len(x)), alpha, generator, x.device)
+    return _combine(weights, x), _combine(weights, labels)
+
+
+def _check_batch(x: Tensor, labels: Tensor) -> None:
+    if not (x.is_floating_point() and labels.is_floating_point() and labels.dim() == 2 and len(x) == len(labels) > 0):
+        raise InvalidInputError(
+            "Expected floating samples (n, ...) and one-hot or soft labels (n, C). "
+            f"Got {x.dtype} of shape {tuple(x.shape)} and {labels.dtype} of shape {tuple(labels.shape)}. "
+            "Scale images to floats, and turn class labels into one_hot(labels, n_classes).float()."
+        )
+
+
+def _weights(n: int, k: int, alpha: float, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """One row of shares per mixture, k of them above zero. A matrix, so that no sample is copied k times."""
+    where = device if generator is None else generator.device
+    # torch.distributions takes no generator; this is the function beneath it.
+    concentration = torch.full((n, k), float(alpha), device=where)
+    shares = torch._sample_dirichlet(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
+    # The k largest of n random numbers are k different samples, each as likely as the others.
+    members = torch.rand(n, n, device=where, generator=generator)
+    members.fill_diagonal_(2.0)  # each sample is one of its own mixture
+    index = members.topk(k, dim=1).indices
+    return torch.zeros(n, n, device=where).scatter_(1, index, shares).to(device)
+
+
+def _combine(weights: Tensor, values: Tensor) -> Tensor:
+    return (weights.to(values.dtype) @ values.flatten(1)).reshape(values.shape)
+
+
+class MixingCollate:
+    """A collate function that mixes each batch of (sample, label) pairs as it is put together.
+
+    Parameters
+    ----------
+    n_classes : int
+        Integer labels become one-hot vectors of this length; labels (n, n_classes) stay as they are.
+    method : {"dirichlet", "mixup"}, default "dirichlet"
+    k, alpha : as in `dirichlet_mix`
+        "mixup" mixes two and makes no use of k.
+    generator : torch.Generator, optional
+        For a DataLoader without workers. With workers, leave it out and seed the loader: each worker would get a
+        copy of the generator, and all would draw the same shares.
+
+    Examples
+    --------
+    >>> import torch
+    >>> data = torch.utils.data.TensorDataset(torch.rand(64, 3), torch.arange(64) % 10)
+    >>> loader = torch.utils.data.DataLoader(data, batch_size=32, collate_fn=MixingCollate(10))
+    >>> x, soft = next(iter(loader))
+    >>> x.shape, soft.shape
+    (torch.Size([32, 3]), torch.Size([32, 10]))
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        method: str = "dirichlet",
+        k: int = 20,
+        alpha: float = 0.5,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_number(self, "n_classes", n_classes, above=2, closed="left", whole=True)
+        check_option(self, "method", method, ["dirichlet", "mixup"])
+        self.n_classes = n_classes
+        self.method = method
+        self.k = k
+        self.alpha = alpha
+        self.generator = generator
+
+    def __call__(self, batch: list[Any]) -> tuple[Tensor, Tensor]:
+        x, labels = default_collate(batch)
+        if not labels.is_floating_point():
+            if not bool(((labels >= 0) & (labels < self.n_classes)).all()):
+                raise InvalidInputError(
+                    f"Expected class labels from 0 to {self.n_classes - 1}. "
+                    f"Got labels from {int(labels.min())} to {int(labels.max())}. Number the classes from 0."
+                )
+            labels = nn.functional.one_hot(labels.long(), self.n_classes).to(x.dtype)
+        if self.method == "mixup":
+            return mixup(x, labels, alpha=self.alpha, generator=self.generator)
+        return dirichlet_mix(x, labels, k=self.k, alpha=self.alpha, generator=self.generator)

@@ -1,0 +1,198 @@
+"""A head on models of many shapes, and off again."""
+
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from onsphere import InvalidInputError, InvalidTypeError, Lift
+from onsphere.torch import HCMLoss, SphericalHead, attach, resnet20
+
+torch.set_num_threads(1)  # the tests run beside each other, one per core
+
+
+class Backbone(nn.Module):
+    """A body whose last layer goes by a name of its own."""
+
+    def __init__(self, **last):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        for name, layer in last.items():
+            self.add_module(name, layer)
+        self.names = list(last)
+
+    def forward(self, x):
+        x = self.body(x)
+        for name in self.names:
+            x = self.get_submodule(name)(x)
+        return x
+
+
+class HuggingFaceLike(Backbone):
+    """Takes keywords, slices its logits and returns them in an object."""
+
+    def forward(self, *, input_ids):
+        return SimpleNamespace(logits=super().forward(input_ids)[:, 0])
+
+
+def timm_like():
+    return Backbone(head=nn.Sequential(OrderedDict(norm=nn.LayerNorm(8), drop=nn.Dropout(0.1), fc=nn.Linear(8, 5))))
+
+
+SHAPES = {
+    "linear": (lambda: nn.Linear(4, 5), ""),
+    "sequential": (lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5)), "2"),
+    "fc": (lambda: Backbone(fc=nn.Linear(8, 5)), "fc"),
+    "head": (timm_like, "head.fc"),
+    "classifier": (lambda: Backbone(classifier=nn.Linear(8, 5), dropout=nn.Dropout(0.1)), "classifier"),
+    "square": (lambda: Backbone(dense=nn.Linear(8, 8), out_proj=nn.Linear(8, 5)), "out_proj"),
+}
+
+
+def check_undo(attached, model, original, x, before):
+    assert attached.undo() is model
+    assert dict(model.named_modules())[attached.layer] is original
+    assert torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_last_linear_layer_is_found_replaced_and_put_back(shape):
+    make, name = SHAPES[shape]
+    model, x = make().eval(), torch.rand(6, 4)
+    before, original = model(x), dict(model.named_modules())[name]
+    attached = attach(model, 2)
+    assert attached.layer == name
+    assert f"in place of {name or 'the model'!r}: Linear(" in repr(attached)
+    output = attached(x)
+    assert output.direction.shape == (6, 3)
+    assert output.magnitude.shape == (6,)
+    assert attached.decode(output).shape == attached.sigma(output).shape == output.mean.shape == (6, 2)
+    assert not any(parameter is original.weight for parameter in attached.parameters())
+    if name:
+        check_undo(attached, model, original, x, before)
+        check_undo(attached, model, original, x, before)
+        with pytest.raises(InvalidInputError, match="Expected 6 numbers"):
+            attached(x)
+    else:
+        assert attached.undo() is original
+
+
+def test_the_networks_of_the_experiments():
+    model = resnet20().eval()
+    x, original = torch.rand(2, 3, 32, 32), model.linear
+    before = model(x)
+    attached = attach(model, 10, embedding="onehot").eval()
+    assert attached(x).direction.shape == (2, 10)
+    check_undo(attached, model, original, x, before)
+
+
+def test_models_whose_output_is_an_object():
+    model = HuggingFaceLike(classifier=nn.Linear(8, 5))
+    attached = attach(model, 3, embedding="onehot", magnitude="softplus")
+    output = attached(input_ids=torch.rand(6, 9, 4))
+    assert output.direction.shape == (6, 3)
+    assert (output.magnitude > 0).all()
+    assert attached.decode(output).dtype == torch.int64
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # transformers' own, on import
+def test_a_tiny_bert():
+    transformers = pytest.importorskip("transformers", reason="this shape of model comes from transformers")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=4
+    )
+    tokens = torch.randint(0, 20, (3, 7))
+    model = transformers.BertForSequenceClassification(config).eval()
+    before, original = model(input_ids=tokens).logits, model.classifier
+    attached = attach(model, 4, embedding="onehot")
+    assert attached.layer == "classifier"
+    assert attached(input_ids=tokens).direction.shape == (3, 4)
+    assert attached.undo().classifier is original
+    assert torch.equal(model(input_ids=tokens).logits, before)
+    with pytest.raises(InvalidInputError, match=r"Got Tanh \('pooler.activation'\)"):
+        attach(model.bert, 4)
+    wrapped = attach(model.bert, 4, n_features=8)
+    assert wrapped(input_ids=tokens).direction.shape == (3, 5)
+
+
+def test_a_backbone_that_returns_features_is_wrapped():
+    backbone, x = Backbone(), torch.rand(6, 4)
+    before = backbone(x)
+    attached = attach(backbone, 2, n_features=8)
+    assert attached.layer is None
+    assert "behind the model" in repr(attached)
+    assert attached(x).direction.shape == (6, 3)
+    assert torch.equal(attached.undo()(x), before)
+
+
+def test_a_model_without_weights_is_wrapped_too():
+    assert attach(nn.Flatten(), 1, n_features=4)(torch.rand(3, 2, 2)).direction.shape == (3, 2)
+
+
+def test_a_named_layer_is_replaced():
+    model = Backbone(head=nn.Linear(8, 5), head_dist=nn.Linear(8, 5))
+    model.names = ["head_dist"]
+    assert attach(model, 2, layer="head_dist")(torch.rand(3, 4)).direction.shape == (3, 3)
+
+
+def test_it_speaks_as_a_head_with_the_same_weights_would():
+    y = np.random.default_rng(0).normal(50, 4, size=(6, 1))
+    model = Backbone(fc=nn.Linear(8, 5))
+    attached = attach(model, 1, embedding=Lift().fit(y))
+    head = SphericalHead(8, 1, embedding=Lift().fit(y))
+    head.linear = model.fc
+    x = torch.rand(6, 4)
+    for ours, theirs in zip(attached(x), head(model.body(x)), strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(HCMLoss(attached)(attached(x), y), HCMLoss(head)(attached(x), y))
+    torch.testing.assert_close(attached.decode(attached.embed(y)).double(), torch.tensor(y))
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
+def test_the_layer_takes_the_precision_of_the_model_and_targets_at_least_single(dtype, kept):
+    attached = attach(Backbone(fc=nn.Linear(8, 5)).to(dtype), 2, embedding="onehot")
+    assert attached(torch.rand(3, 4, dtype=dtype)).direction.dtype == dtype
+    assert attached.embed([0, 1]).direction.dtype == kept
+
+
+def test_the_state_holds_every_weight_once():
+    attached = attach(Backbone(fc=nn.Linear(8, 5)), 2)
+    storages = [value.data_ptr() for value in attached.state_dict().values()]
+    assert len(set(storages)) == len(storages)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: attach(nn.Sequential(nn.Conv2d(3, 4, 1)), 2), r"Got Conv2d \('0'\). It has no linear layer at all"),
+        (lambda: attach(nn.ReLU(), 2), r"Got ReLU \('the model itself'\)"),
+        (
+            lambda: attach(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), 2),
+            r"Got BatchNorm1d \('1'\). Name one with layer=, for example layer='0'",
+        ),
+        (lambda: attach(nn.Sequential(nn.Linear(4, 8), nn.Softmax(1)), 2), r"nothing behind .* Got Softmax \('1'\)"),
+        (
+            lambda: attach(Backbone(head=nn.Linear(8, 5), head_dist=nn.Linear(8, 5)), 2),
+            "two side by side, 'head' and 'head_dist'",
+        ),
+        (lambda: attach(Backbone(), 2, layer="fc"), "layer='fc' to name a Linear layer. Got no layer of that name"),
+        (lambda: attach(Backbone(), 2, layer="body.1"), "Got ReLU"),
+        (lambda: attach(Backbone(), 2, n_features=9)(torch.rand(3, 4)), "Expected 9 features on the last axis. Got 8"),
+        (lambda: attach(Backbone(), 2, n_features=0), "'n_features' parameter of attach"),
+        (lambda: attach(Backbone(), 2, n_features=8, layer="body.0"), "layer or n_features. Got both"),
+        (lambda: attach(nn.Linear(4, 5), 0), "'out_features' parameter"),
+    ],
+)
+def test_bad_input_is_told_what_to_do(attempt, message):
+    with pytest.raises(InvalidInputError, match=message):
+        attempt()
+
+
+def test_wrong_kinds_of_things():
+    with pytest.raises(InvalidTypeError, match=r"Expected a torch.nn.Module as model. Got str"):
+        attach("resnet18", 2)
+    with pytest.raises(InvalidTypeError, match="Got tuple"):
+        attach(nn.LSTM(4, 8), 2, n_features=8)(torch.rand(3, 5, 4))

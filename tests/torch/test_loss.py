@@ -1,0 +1,222 @@
+"""The loss: its values, its gradients, its refusals."""
+
+import numpy as np
+import pytest
+import torch
+
+from onsphere import InvalidInputError
+from onsphere.torch import HCMLoss, SphericalHead, SphericalOutput
+
+torch.set_num_threads(1)  # the tests run beside each other, one per core
+
+FAMILY = [
+    {"phi": "squared"},
+    {"phi": "power", "exponent": 1.5},
+    {"phi": "power", "exponent": 3.0},
+    {"phi": "huber", "threshold": 0.7},
+    {"phi": "smooth_l1", "threshold": 0.3},
+]
+
+
+def phi_by_hand(a, phi="squared", exponent=1.5, threshold=1.0):
+    """The family, one number at a time."""
+    a = abs(a)
+    match phi:
+        case "squared":
+            return a * a
+        case "power":
+            return a**exponent
+        case "huber":
+            return 0.5 * a * a if a <= threshold else threshold * (a - 0.5 * threshold)
+        case "smooth_l1":
+            return 0.5 * a * a / threshold if a < threshold else a - 0.5 * threshold
+
+
+def equation_of_the_paper(output, truth, norm_weight, **family):
+    """Eq. (loss) row by row, with the mean's squared error behind it."""
+    total = []
+    for d_hat, R_hat, d, R, m_hat, m in zip(
+        output.direction, output.magnitude, truth.direction, truth.magnitude, output.mean, truth.mean, strict=True
+    ):
+        e_d, e_R = d_hat - d, R_hat - R
+        value = phi_by_hand(float(R) * np.linalg.norm(e_d), **family) + phi_by_hand(float(e_R), **family)
+        value += norm_weight * phi_by_hand(abs(np.linalg.norm(d_hat) - 1), **family)
+        total.append(value + sum((float(a) - float(b)) ** 2 for a, b in zip(m_hat, m, strict=True)))
+    return np.array(total)
+
+
+def drawn(n=6, k=4, D=3, seed=0):
+    """An output and a target in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    direction = torch.nn.functional.normalize(normal(n, k), dim=1)
+    return SphericalOutput(normal(n, k), normal(n), normal(n, D)), SphericalOutput(
+        direction, normal(n).abs() + 0.5, normal(n, D)
+    )
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("norm_weight", [0.0, 0.4])
+def test_values_are_those_of_the_equation(family, norm_weight):
+    output, truth = drawn()
+    expected = equation_of_the_paper(output, truth, norm_weight, **family)
+    for reduction, reduce in {"none": np.asarray, "sum": np.sum, "mean": np.mean}.items():
+        loss = HCMLoss(norm_weight=norm_weight, reduction=reduction, **family)(output, truth)
+        np.testing.assert_allclose(loss.numpy(), reduce(expected), rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("norm_weight", [0.0, 0.4])
+def test_gradients_are_right(family, norm_weight):
+    output, truth = drawn()
+    loss = HCMLoss(norm_weight=norm_weight, reduction="none", **family)
+    leaves = [part.requires_grad_() for part in output]
+    assert torch.autograd.gradcheck(lambda *parts: loss(SphericalOutput(*parts), truth), leaves)
+
+
+@pytest.mark.parametrize("family", [*FAMILY, {"phi": "power", "exponent": 1.0}, {"preset": "cifar10"}])
+def test_a_perfect_output_has_no_slope(family):
+    _, truth = drawn()
+    truth = SphericalOutput(truth.direction, torch.ones_like(truth.magnitude))
+    direction, magnitude = truth.direction.clone().requires_grad_(), truth.magnitude.clone().requires_grad_()
+    loss = HCMLoss(**family)(SphericalOutput(direction, magnitude), truth)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-30)
+    assert torch.equal(direction.grad, torch.zeros_like(direction))
+    assert torch.equal(magnitude.grad, torch.zeros_like(magnitude))
+
+
+@pytest.mark.parametrize(("epoch", "warm_up"), [(0, 0.1), (1, 0.1), (2, 1.0), (50, 1.0)])
+def test_the_cifar_script(epoch, warm_up):
+    """Soft labels y, R = 1; means over every entry of the batch."""
+    output, _ = drawn(k=3)
+    output = output._replace(mean=None)
+    y = torch.tensor([[1.0, 0, 0], [0, 0.5, 0.5], [0.2, 0.3, 0.5]] * 2, dtype=torch.float64)
+    d_hat, R_hat = output.direction.numpy(), output.magnitude.numpy()
+    first = np.mean((d_hat - y.numpy()) ** 2)
+    second = np.mean((R_hat[:, None] * y.numpy() - y.numpy()) ** 2)
+    loss = HCMLoss(preset="cifar10")
+    loss.epoch = epoch
+    value = loss(output, SphericalOutput(y, torch.ones(6, dtype=torch.float64)))
+    assert float(value) == pytest.approx(warm_up * (first**0.75 + second**0.75), rel=1e-12)
+
+
+def test_the_two_moons_script():
+    output, truth = drawn(k=2)
+    output = output._replace(mean=None)
+    d_hat, R_hat = output.direction.numpy(), output.magnitude.numpy()[:, None]
+    d, R = truth.direction.numpy(), truth.magnitude.numpy()[:, None]
+    expected = np.mean((R_hat * d_hat - R * d) ** 2) + np.mean((R * d_hat - R * d) ** 2)
+    assert float(HCMLoss(preset="two-moons")(output, truth)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("preset", ["cifar10", "two-moons"])
+def test_gradients_of_the_scripts_are_right(preset):
+    output, truth = drawn()
+    loss = HCMLoss(preset=preset)
+    leaves = [part.requires_grad_() for part in output[:2]]
+    assert torch.autograd.gradcheck(lambda *parts: loss(SphericalOutput(*parts), truth), leaves)
+
+
+def test_given_the_head_it_takes_targets_as_they_are_and_owns_no_weights():
+    head = SphericalHead(3, 2)
+    loss = HCMLoss(head)
+    output, y = head(torch.ones(4, 3)), torch.rand(4, 2)
+    assert torch.equal(loss(output, y), HCMLoss()(output, head.embed(y)))
+    assert list(loss.parameters()) == []
+
+
+def test_maps_have_one_value_per_pixel():
+    output = SphericalOutput(torch.rand(2, 5, 4, 3), torch.rand(2, 5, 4))
+    truth = SphericalOutput(torch.rand(2, 5, 4, 3), torch.rand(2, 5, 4))
+    loss = HCMLoss(reduction="none")
+    rows = [SphericalOutput(maps.direction.flatten(0, 2), maps.magnitude.flatten()) for maps in (output, truth)]
+    assert torch.equal(loss(output, truth).flatten(), loss(*rows))
+
+
+# Dynamo looks through the cache of array-api-compat, which is right, and says so.
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+def test_a_compiled_loss_agrees_and_still_counts():
+    loss = HCMLoss(norm_weight=0.1)
+    compiled = torch.compile(loss, backend="eager")
+    for seed in range(12):  # more steps than dynamo would compile anew
+        output, truth = drawn(seed=seed)
+        assert float(compiled(output, truth)) == pytest.approx(float(HCMLoss(norm_weight=0.1)(output, truth)))
+    assert loss.step == 12
+
+
+def replaced(**parts):
+    output, truth = drawn()
+    return output, truth._replace(**parts)
+
+
+@pytest.mark.parametrize(
+    ("output", "truth"),
+    [
+        replaced(magnitude=torch.ones(6, 1)),
+        replaced(magnitude=torch.ones(1)),
+        replaced(direction=torch.ones(1, 4)),
+        replaced(mean=torch.ones(6, 1)),
+        replaced(mean=None),
+    ],
+)
+def test_nothing_is_broadcast(output, truth):
+    with pytest.raises(InvalidInputError, match="Nothing is broadcast"):
+        HCMLoss()(output, truth)
+
+
+def test_an_output_that_does_not_fit_itself_is_refused():
+    _, truth = drawn()
+    with pytest.raises(InvalidInputError, match="Nothing is broadcast"):
+        HCMLoss()(SphericalOutput(torch.ones(6, 4), torch.ones(6, 1)), truth)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause"),
+    [
+        (lambda o, t: (o, t._replace(magnitude=t.magnitude * torch.nan)), "targets are not finite"),
+        (lambda o, t: (o._replace(direction=o.direction * torch.inf), t), "lower the learning rate"),
+        (lambda o, t: (o, t._replace(magnitude=t.magnitude * 1e200)), "standardise the targets"),
+    ],
+)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_that_is_not_finite_stops_with_step_and_cause(spoil, cause, reduction):
+    output, truth = drawn()
+    loss = HCMLoss(reduction=reduction)
+    loss(output, truth)
+    loss.eval()(output, truth)
+    with pytest.raises(InvalidInputError, match=rf"not finite at step 2.*{cause}"):
+        loss.train()(*spoil(output, truth))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"phi": "cubic"}, "'phi' parameter of HCMLoss must be one of 'squared', 'power', 'huber', 'smooth_l1'"),
+        ({"norm_weight": -0.1}, r"'norm_weight' parameter of HCMLoss must be a float in \[0, inf\). Got -0.1"),
+        ({"exponent": 0.5}, r"'exponent' parameter of HCMLoss must be a float in \[1, inf\)"),
+        ({"threshold": 0}, "'threshold' parameter"),
+        ({"reduction": "median"}, "'reduction' parameter"),
+        ({"preset": "imagenet"}, "'preset' parameter of HCMLoss must be one of 'cifar10', 'two-moons'"),
+        ({"preset": "cifar10", "reduction": "none"}, "None where phi, norm_weight or reduction are chosen"),
+    ],
+)
+def test_bad_parameters(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        HCMLoss(**options)
+
+
+def test_a_preset_has_no_mean_and_plain_targets_need_a_head():
+    output, truth = drawn()
+    with pytest.raises(InvalidInputError, match="mean=False"):
+        HCMLoss(preset="two-moons")(output, truth)
+    with pytest.raises(InvalidInputError, match=r"Got Tensor.*HCMLoss\(head\)"):
+        HCMLoss()(output, torch.ones(6, 3))
+
+
+def test_repr_says_what_was_chosen():
+    assert "phi='huber', norm_weight=0.5" in repr(HCMLoss(phi="huber", norm_weight=0.5))
+    assert "preset='cifar10'" in repr(HCMLoss(preset="cifar10"))

@@ -1,0 +1,94 @@
+"""The networks of the experiments: their sizes, shapes and weights."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from onsphere import InvalidInputError
+from onsphere.torch import MLP, ResNet, UNet, resnet18, resnet20, resnet56
+
+torch.set_num_threads(1)  # the tests run beside each other, one per core
+
+WEIGHTS = Path(os.environ.get("ONSPHERE_DATA", Path.home() / ".cache/onsphere")) / "weights"
+
+
+def n_parameters(network):
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "count"), [(resnet20, 269_722), (resnet56, 853_018), (resnet18, 11_173_962)], ids=["20", "56", "18"]
+)
+def test_residual_networks_have_the_known_number_of_parameters(make, count):
+    assert n_parameters(make()) == count
+
+
+@pytest.mark.parametrize("depth", [20, 56])
+def test_state_dict_matches_the_weights(depth):
+    path = WEIGHTS / f"cifar10_resnet{depth}.safetensors"
+    if not path.exists():
+        pytest.skip(f"{path} is missing; set ONSPHERE_DATA to a folder that holds weights/")
+    network = {20: resnet20, 56: resnet56}[depth]()
+    with path.open("rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    theirs = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    ours = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    assert {name: shape for name, shape in ours.items() if not name.endswith("num_batches_tracked")} == theirs
+    load_file = pytest.importorskip("safetensors.torch", reason="reading the weights needs safetensors").load_file
+    network.load_state_dict(load_file(path))
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "out"),
+    [
+        (MLP(8, 2, hidden_sizes=(20, 10)), (5, 8), (5, 2)),
+        (resnet20(), (2, 3, 32, 32), (2, 10)),
+        (ResNet((2, 1), (4, 8), n_classes=3), (2, 3, 32, 32), (2, 3)),
+        (UNet(width=2), (2, 3, 64, 64), (2, 1, 64, 64)),
+        (UNet(1, 2, width=2), (1, 1, 32, 48), (1, 2, 32, 48)),
+    ],
+    ids=["mlp", "resnet20", "projected", "unet", "unet-wide"],
+)
+def test_features_are_what_the_last_layer_sees(network, shape, out):
+    network.eval()
+    seen = []
+    last = list(network.children())[-1]
+    last.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    x = torch.rand(*shape)
+    assert network(x).shape == out
+    assert network.features(x).shape[1] == network.n_features
+    torch.testing.assert_close(network.features(x), seen[0])
+
+
+def test_an_mlp_is_leaky_and_can_be_told_not_to_be():
+    assert {layer.negative_slope for layer in MLP(2, 1).body if hasattr(layer, "negative_slope")} == {0.01}
+    assert MLP(2, 1, negative_slope=0.0).features(-torch.ones(1, 2)).min() >= 0
+    assert [layer.out_features for layer in MLP(400, 25).body if hasattr(layer, "out_features")] == [200, 100, 50]
+
+
+def test_a_padded_shortcut_keeps_every_second_pixel():
+    block = ResNet((1, 1), (4, 8), shortcut="padded").layer2[0]
+    x = torch.rand(1, 4, 6, 6)
+    short = block.shortcut(x)
+    assert torch.equal(short[:, 2:6], x[:, :, ::2, ::2])
+    assert not short[:, [0, 1, 6, 7]].any()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: MLP(2, 1, hidden_sizes=()), "hidden_sizes"),
+        (lambda: ResNet((1,), (4,), shortcut="B"), "'shortcut' parameter of ResNet"),
+        (lambda: ResNet((1, 1), (4,)), "'widths' parameter of ResNet must be as many ints"),
+        (lambda: ResNet((), ()), "'widths' parameter of ResNet"),
+        (lambda: UNet(width=0), "'width' parameter of UNet"),
+        (lambda: UNet(width=2)(torch.zeros(1, 3, 64, 60)), r"multiples of 16. Got \(64, 60\)"),
+    ],
+)
+def test_bad_input_is_told_what_to_do(attempt, message):
+    with pytest.raises(InvalidInputError, match=message):
+        attempt()
