@@ -203,6 +203,17 @@ def test_frames_keep_their_names_and_mixed_columns_reach_the_pipeline(diabetes):
         model.predict(frame.rename(columns={"bmi": "weight"}))
 
 
+def test_a_frame_without_a_single_number_is_taken_where_the_pipeline_can(diabetes):
+    _, y = diabetes
+    frame = pd.DataFrame({"ward": np.where(y > 150, "north", "south"), "day": np.where(y > 200, "mon", "tue")})
+    model = HCMRegressor(make_pipeline(OneHotEncoder(), small_forest())).fit(frame, y)
+    assert len(np.unique(model.predict(frame))) == 3
+
+
+def test_a_model_with_a_wrong_backbone_can_still_be_shown():
+    assert "trees" in HCMRegressor("trees")._repr_html_()
+
+
 def test_scikit_learn_tools_work(diabetes):
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     pipeline = make_pipeline(StandardScaler(), HCMRegressor(small_forest(), embedding=Lift()))
