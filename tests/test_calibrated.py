@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csr_matrix
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.ensemble import ExtraTreesRegressor
@@ -97,7 +97,7 @@ def test_fit_can_keep_rows_back_by_itself(calibration, diabetes, digits):
 def test_cross_calibration_measures_rows_that_were_left_out(diabetes):
     X, y = diabetes
     left_out = HCMRegressor(forest(), calibration="cv", random_state=0).fit(X, y).calibration_
-    with pytest.warns(OnsphereWarning, match="442 of the 442 calibration rows were also trained on"):
+    with pytest.warns(OnsphereWarning, match="100% of the 442 calibration rows were also trained on"):
         trained = HCMRegressor(forest()).fit(X, y).calibrate(X, y).calibration_
     assert left_out.error.mean() > 1.5 * trained.error.mean()
     assert np.median(left_out.error) == pytest.approx(38, abs=6)
@@ -236,7 +236,61 @@ def test_calibrating_on_training_rows_is_warned_about(kind, diabetes):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.calibrate(*part(50, 150))
-    assert [w for w in caught if "100 of the 100 calibration rows were also trained on" in str(w.message)]
+    assert [w for w in caught if "100% of the 100 calibration rows were also trained on" in str(w.message)]
+
+
+def test_rows_of_small_integers_are_not_taken_for_one_another():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, size=(3000, 40)).astype(float)
+    y = X[:, :3].sum(axis=1)
+    HCMRegressor(Ridge()).fit(X[:2000], y[:2000]).calibrate(X[2000:], y[2000:])
+
+
+def test_a_rule_that_cannot_be_kept_is_dropped_with_a_warning(diabetes):
+    X, y = diabetes
+    model = HCMRegressor(forest()).fit(X[:200], y[:200]).calibrate(X[200:], y[200:])
+    model.set_threshold(Risk(0.5, tolerance=80.0))
+    with pytest.warns(OnsphereWarning, match="threshold was dropped, because its rule does not fit"):
+        model.calibrate(X[200:], y[200:] + 1000)
+    assert model.threshold_ is None
+    assert model.set_threshold(Quantile(0.9)).threshold_ > 0
+    assert model.set_threshold(None).threshold_ is None
+
+
+def test_decisions_need_no_more_rows_than_their_rule(diabetes):
+    X, y = diabetes
+    model = HCMRegressor(forest()).fit(X[:200], y[:200]).calibrate(X[200:205], y[200:205])
+    assert model.set_threshold(Quantile(0.5)).decide(X).shape == y.shape
+
+
+def test_an_output_that_was_constant_only_in_training_has_no_interval(diabetes):
+    X, y = diabetes
+    model = HCMRegressor(forest()).fit(X[:200], np.c_[y[:200], np.ones(200)])
+    model.calibrate(X[200:], np.c_[y[200:], y[200:]])
+    with pytest.raises(InvalidInputError, match="constant in the training rows varies in the calibration rows"):
+        model.predict_interval(X)
+
+
+def test_targets_on_the_edge_stay_inside():
+    """Nine rows with one and the same target: a tenth like them is on the edge of its interval, and inside."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        X = rng.normal(size=(60, 1))
+        model = HCMRegressor(Ridge()).fit(X, X[:, 0] + rng.normal(size=60))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.calibrate(np.full((9, 1), 0.3), np.full(9, 1.7))
+        low, high = model.predict_interval([[0.3]])[0]
+        assert low <= 1.7 <= high
+
+
+def test_outputs_in_another_order_are_refused():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(100, 2)), pd.DataFrame(rng.normal(size=(100, 2)), columns=["p", "q"])
+    model = HCMRegressor(Ridge()).fit(X[:50], Y[:50])
+    with pytest.raises(InvalidInputError, match=r"fitted with the outputs p, q\. Got q, p"):
+        model.calibrate(X[50:], Y[50:][["q", "p"]])
+    model.calibrate(X[50:], Y[50:])
 
 
 def test_equal_scores_are_warned_about(diabetes):
@@ -272,6 +326,11 @@ def test_bad_calibration_rows_are_refused_and_change_nothing(regressor, diabetes
         named.calibrate(frame.rename(columns={"a": "z"}), y)
 
 
+def test_simultaneous_is_yes_or_no(regressor, diabetes):
+    with pytest.raises(InvalidInputError, match="'simultaneous' parameter of predict_interval must be True or False"):
+        regressor.predict_interval(diabetes[0], simultaneous="no")
+
+
 def test_too_few_calibration_rows_are_counted(diabetes):
     X, y = diabetes
     model = HCMRegressor(forest()).fit(X[:400], y[:400]).calibrate(X[400:408], y[400:408])
@@ -292,7 +351,7 @@ def test_classes_too_rare_to_be_left_out_are_refused(digits):
         HCMClassifier(forest()).fit(X[1:500], y[1:500]).calibrate(X[:5], rare[:5])
 
 
-@pytest.mark.parametrize("calibration", ["half", 0.0, 1.0, 2, True, [0.2]])
+@pytest.mark.parametrize("calibration", ["half", 0.0, 1.0, 2, True, [0.2], np.array([0.2, 0.3])], ids=str)
 def test_an_unknown_calibration_is_refused(calibration):
     with pytest.raises(InvalidInputError, match="'calibration' parameter of HCMRegressor must be"):
         HCMRegressor(calibration=calibration).fit(np.eye(4), np.arange(4.0))
@@ -308,6 +367,13 @@ def test_rows_that_cannot_be_held_out_are_told_why(calibration, diabetes):
         model.fit(X, y[:-1])
     with pytest.raises(InvalidInputError, match=r"cannot hold rows out|minimum of 2 is required"):
         model.fit(X[:2], y[:2])
+    with pytest.raises(InvalidInputError, match="sample_weight"):
+        model.fit(X, y, sample_weight=[1.0, 2.0])
+    with pytest.raises(InvalidInputError, match="cannot hold rows out"):
+        model.fit([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], y[:5])
+    sparse = coo_matrix(X)
+    assert model.fit(sparse, y).predict_interval(sparse).shape == (442, 2)
+    assert model.fit(X.tolist(), y.tolist(), sample_weight=np.ones(442)).predict_interval(X).shape == (442, 2)
 
 
 def test_a_tolerance_in_the_wrong_unit_says_what_to_check(regressor):

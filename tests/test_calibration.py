@@ -44,6 +44,10 @@ def test_too_few_rows_are_told_how_many_are_needed(coverage, needed):
         conformal_quantile(np.arange(float(needed - 1)), coverage)
 
 
+def test_a_tiny_coverage_takes_the_smallest_score():
+    assert conformal_quantile(np.arange(50.0), 1e-12) == 0
+
+
 @pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, np.nan, "high", True])
 def test_a_coverage_outside_its_range_is_refused(coverage):
     with pytest.raises(InvalidInputError, match=r"'coverage' parameter .* must be a float in \(0, 1\)"):

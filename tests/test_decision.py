@@ -78,6 +78,12 @@ def test_risk_in_regression_needs_to_know_what_is_wrong():
     assert 150 < accepted.sum() < 220
 
 
+def test_a_tolerance_means_nothing_for_classes():
+    data = ClassCalibration(np.arange(100.0), np.zeros(100), np.zeros(100))
+    with pytest.raises(InvalidInputError, match="'tolerance' parameter of Risk must be None for classes"):
+        Risk(0.1, tolerance=5.0).threshold(data)
+
+
 def test_a_risk_that_cannot_be_kept_is_refused():
     with pytest.raises(InvalidInputError, match="can be kept by no threshold on the 100 calibration rows"):
         Risk(0.01).threshold(ClassCalibration(np.arange(100.0), np.ones(100), np.zeros(100)))

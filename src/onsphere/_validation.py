@@ -150,7 +150,7 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
         "ensure_min_samples": 2 if fitting else 1,
         "dtype": "numeric",
     }
-    _check_unmasked("X", X)
+    check_unmasked("X", X)
     with own_errors():
         if not is_frame(X):
             return validate_data(owner, X, reset=fitting, **options)
@@ -183,7 +183,8 @@ def check_unique_names(what: str, names: Any) -> None:
         )
 
 
-def _check_unmasked(what: str, values: Any) -> None:
+def check_unmasked(what: str, values: Any) -> None:
+    """No masked entries, whose mask would be lost."""
     if np.ma.is_masked(values):
         raise InvalidInputError(
             f"Expected {what} without masked entries. Got {int(np.ma.count_masked(values))} of them. "
@@ -195,9 +196,9 @@ def check_target_given(owner: object, y: Any) -> Any:
     """That there is a target, with no masked entry and no two columns of one name."""
     if y is None:
         raise InvalidInputError(
-            f"{type(owner).__name__} requires y to be passed, but the target y is None. Call fit(X, y)."
+            f"{type(owner).__name__} requires y to be passed, but the target y is None. Pass one target per row of X."
         )
-    _check_unmasked("y", y)
+    check_unmasked("y", y)
     if is_frame(y):
         check_unique_names("y", y.columns)
     return y
@@ -295,6 +296,16 @@ def check_n_outputs(owner: object, values: NDArray[Any], n_outputs: int) -> None
         raise InvalidInputError(
             f"{type(owner).__name__} was fitted with {n_outputs} output(s). Got {values.shape[-1]}. "
             "Pass the same outputs in the same order, or fit again."
+        )
+
+
+def check_output_names(owner: object, names: Any, fitted: tuple[str, ...] | None) -> None:
+    """The same outputs in the same order as at fit, where both have names."""
+    given = tuple(str(name) for name in names)
+    if fitted is not None and given != fitted:
+        raise InvalidInputError(
+            f"{type(owner).__name__} was fitted with the outputs {', '.join(fitted)}. Got {', '.join(given)}. "
+            "Pass the same columns of y in the same order, or fit again."
         )
 
 

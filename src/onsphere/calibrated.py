@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,8 +19,8 @@ from onsphere._validation import (
     Floats,
     bad_parameter,
     check_fitted,
-    check_number,
     check_same_length,
+    check_sample_weight,
     check_target_given,
     is_frame,
     own_errors,
@@ -27,7 +28,7 @@ from onsphere._validation import (
 )
 from onsphere.calibration import Calibration
 from onsphere.decision import Rule
-from onsphere.errors import InvalidTypeError, NotCalibratedError, OnsphereWarning
+from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
 
 __all__ = ["N_FOLDS", "Calibrated"]
 
@@ -87,49 +88,51 @@ class Calibrated:
             fraction = self._checked_calibration()
             self.calibration_ = self.threshold_ = self._rule = None
             if fraction is None:
-                self._fit(X, y, sample_weight)
-                self._seen = _fingerprints(X, y)
+                self._fit_and_remember(X, y, sample_weight)
                 return self
             check_target_given(self, y)
             check_same_length(X, y)
+            weights = check_sample_weight(sample_weight, X)
             with own_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
-                splitter = self._splitter(y, None if fraction == "cv" else float(fraction))
-                parts = list(splitter.split(np.zeros(len(np.asarray(y))), np.asarray(y)))
+                features, target = _indexable(X), _indexable(y)
+                splitter = self._splitter(target, None if fraction == "cv" else float(fraction))
+                parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
             if fraction == "cv":
-                self._cross_calibrate(parts, X, y, sample_weight)
+                self._fit_and_remember(X, y, sample_weight)
+                self._set_calibration(self._measured_on_folds(parts, features, target, weights))
             else:
                 kept, held = parts[0]
-                self._fit(*_take(kept, X, y, sample_weight))
-                self._seen = _fingerprints(*_take(kept, X, y))
-                self._set_calibration(self._measure(*_take(held, X, y)))
+                self._fit_and_remember(*_take(kept, features, target, weights))
+                self._set_calibration(self._measure(*_take(held, features, target)))
         return self
 
-    def _checked_calibration(self) -> str | float | None:
-        given = self.calibration
-        if given is None or given == "cv":
-            return given
-        if given == "split":
-            return 0.2
-        if isinstance(given, str):
-            raise bad_parameter(self, "calibration", "None, 'split', 'cv' or a float in (0, 1)", given)
-        check_number(self, "calibration", given, above=0, below=1)
-        return given
-
-    def _cross_calibrate(self, folds: list[Any], X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit_and_remember(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._fit(X, y, sample_weight)
-        self._seen = _fingerprints(X, y)
+        self._seen = np.sort(_fingerprints(X, y))
+
+    def _checked_calibration(self) -> str | float | None:
+        given: Any = self.calibration
+        if given is None:
+            return None
+        if isinstance(given, str) and given in ("cv", "split"):
+            return "cv" if given == "cv" else 0.2
+        if isinstance(given, float | np.floating) and 0 < given < 1:
+            return float(given)
+        raise bad_parameter(self, "calibration", "None, 'split', 'cv' or a float in (0, 1)", given)
+
+    def _measured_on_folds(self, folds: list[Any], X: Any, y: Any, weights: Any) -> Calibration:
         measured: list[Any] = []
         for kept, held in folds:
             fold = clone(self)
-            fold._fit(*_take(kept, X, y, sample_weight))  # type: ignore[reportAttributeAccessIssue]
+            fold._fit(*_take(kept, X, y, weights))  # type: ignore[reportAttributeAccessIssue]
             measured.append(fold._measure(*_take(held, X, y)))  # type: ignore[reportAttributeAccessIssue]
-        self._set_calibration(type(measured[0]).join(measured))
+        return type(measured[0]).join(measured)
 
     def calibrate(self, X: Any, y: ArrayLike) -> Self:
         """Measure the fitted model on rows it has not seen; needed before intervals, confidence and decisions.
 
-        A threshold that was set before is fitted anew. Rows that were trained on are warned about, because their errors
-        are smaller than those to come.
+        A threshold that was set before is fitted anew, or dropped with a warning where its rule cannot be kept. Rows
+        that were trained on are warned about, because their errors are smaller than those to come.
 
         Parameters
         ----------
@@ -143,10 +146,10 @@ class Calibrated:
         check_fitted(self, "estimator_")
         with unchanged_if_it_fails(self):
             calibration = self._measure(X, y)
-            seen = np.isin(_fingerprints(X, y), self._seen)
-            if seen.mean() > 0.5:
+            seen = self._share_seen(X, y)
+            if seen > 0.5:
                 warnings.warn(
-                    f"{int(seen.sum())} of the {len(seen)} calibration rows were also trained on. Errors on them are "
+                    f"{seen:.0%} of the {len(calibration)} calibration rows were also trained on. Errors on them are "
                     "too small, so intervals will be too narrow. Calibrate on other rows; calibration='split' or 'cv' "
                     "keeps some back by itself.",
                     OnsphereWarning,
@@ -154,8 +157,26 @@ class Calibrated:
                 )
             self._set_calibration(calibration)
             if self._rule is not None:
-                self.set_threshold(self._rule)
+                self._fit_rule_anew(self._rule)
         return self
+
+    def _share_seen(self, X: Any, y: Any) -> float:
+        """Which share of the rows was trained on, by a sample where there are many."""
+        codes = _fingerprints(X, y)
+        codes = codes[:: max(len(codes) // 10_000, 1)]
+        place = np.minimum(np.searchsorted(self._seen, codes), len(self._seen) - 1)
+        return float(np.mean(self._seen[place] == codes))
+
+    def _fit_rule_anew(self, rule: Rule) -> None:
+        try:
+            self.set_threshold(rule)
+        except InvalidInputError as error:
+            self.set_threshold(None)
+            warnings.warn(
+                f"The threshold was dropped, because its rule does not fit the new calibration: {error}",
+                OnsphereWarning,
+                stacklevel=3,
+            )
 
     def _set_calibration(self, calibration: Calibration) -> None:
         if np.ptp(calibration.uncertainty) == 0 and len(calibration) > 1:
@@ -197,21 +218,24 @@ class Calibrated:
         return calibration.confidence(self.predict_uncertainty(X), normalization=normalization)
 
     def predict_expected_error(self, X: Any) -> Floats:
-        """The mean error of calibration rows as uncertain as each row, in the unit of the target."""
+        """The mean error of calibration rows as uncertain: in the unit of the target, or the share that was wrong."""
         calibration = self._calibrated("predict_expected_error")
         return calibration.expected_error(self.predict_uncertainty(X))
 
-    def set_threshold(self, rule: Rule) -> Self:
+    def set_threshold(self, rule: Rule | None) -> Self:
         """Decide from now on by this rule, fitted on the calibration rows; see `onsphere.decision`.
 
         Parameters
         ----------
-        rule : Tolerance, Quantile, Risk or FalseAlarm
+        rule : Tolerance, Quantile, Risk or FalseAlarm; None to decide no more
 
         Returns
         -------
         self
         """
+        if rule is None:
+            self.threshold_ = self._rule = None
+            return self
         calibration = self._calibrated("set_threshold")
         if isinstance(rule, type) or not hasattr(rule, "threshold"):
             raise InvalidTypeError(
@@ -230,10 +254,14 @@ class Calibrated:
                 f"decide needs a {type(self).__name__} with a threshold. Call set_threshold(rule) first, for example "
                 "set_threshold(Quantile(0.95))."
             )
-        result = self.assess(X)  # type: ignore[reportAttributeAccessIssue]
-        rejected = ~result.accepted
-        mask = rejected if result.value.ndim == 1 else np.broadcast_to(rejected[:, None], result.value.shape)
-        return np.ma.MaskedArray(result.value, mask=mask)
+        value, uncertainty = self._value_and_uncertainty(X)
+        rejected = uncertainty > self.threshold_
+        mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
+        return np.ma.MaskedArray(value, mask=mask)
+
+    @abstractmethod
+    def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
+        """Prediction and score of each row, from one pass."""
 
     def _judged(self, uncertainty: Floats) -> dict[str, Any]:
         """What calibration and threshold add to an assessment."""
@@ -249,31 +277,46 @@ class Calibrated:
 
 def _take(rows: NDArray[np.intp], *tables: Any) -> list[Any]:
     """The same rows of each table; None stays None."""
-    return [None if table is None else _safe_indexing(_indexable(table), rows) for table in tables]
+    return [None if table is None else _safe_indexing(table, rows) for table in tables]
 
 
 def _indexable(table: Any) -> Any:
-    return table if hasattr(table, "shape") else np.asarray(table)
+    """Lists as arrays and sparse matrices by rows, so that rows can be taken out of them."""
+    if hasattr(table, "tocsr"):
+        return table.tocsr()
+    return table if table is None or is_frame(table) or hasattr(table, "iloc") else np.asarray(table)
 
 
 def _fingerprints(X: Any, y: Any) -> NDArray[np.uint64]:
-    """One number per row that is equal for equal rows of features and target, and hardly ever for others."""
-    columns = [X[name] for name in X.columns] if is_frame(X) else _columns_of(_indexable(X))
-    target = _indexable(y)
-    columns += [target[name] for name in target.columns] if is_frame(target) else _columns_of(target)
-    total = np.zeros(len(np.asarray(columns[-1])), dtype=np.uint64)
+    """One number per row: equal for equal rows of features and target, hardly ever for others."""
+    columns = [*_columns_of(_indexable(X)), *_columns_of(_indexable(y))]
+    total = np.zeros(len(columns[-1]), dtype=np.uint64)
     for column in columns:
-        total = total * np.uint64(0x9E3779B97F4A7C15) + _codes(np.asarray(column))
+        total = _mixed(total + _codes(np.asarray(column)))
     return total
 
 
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Let every bit depend on every other (the finalizer of splitmix64): small integers differ in few high bits."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) + np.uint64(0x9E3779B97F4A7C15)
+
+
 def _columns_of(table: Any) -> list[Any]:
-    dense = table.sum(axis=1) if hasattr(table, "tocsr") else table
-    values = np.asarray(dense)
+    if is_frame(table):
+        return [table[name] for name in table.columns]
+    if hasattr(table, "tocsr"):
+        weights = np.sqrt(np.arange(2.0, table.shape[1] + 2))  # a sum that tells columns apart
+        return [np.asarray(table @ weights).ravel()]
+    values = np.asarray(table)
     return list(values.reshape(len(values), -1).T)
 
 
 def _codes(column: NDArray[Any]) -> NDArray[np.uint64]:
     if column.dtype.kind in "biuf":
-        return column.astype(np.float64).view(np.uint64)
-    return np.array([hash(str(value)) & 0xFFFFFFFFFFFFFFFF for value in column], dtype=np.uint64)
+        return (column.astype(np.float64) + 0.0).view(np.uint64)
+    texts, index = np.unique(column.astype(str), return_inverse=True)
+    # Python's own hash of a text changes from process to process.
+    digests = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
+    return np.array(digests, dtype=np.uint64)[index]

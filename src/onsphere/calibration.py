@@ -49,7 +49,7 @@ def conformal_quantile(scores: Floats, coverage: float) -> Any:
     """
     check_number("conformal_quantile", "coverage", coverage, above=0, below=1)
     n = len(scores)
-    rank = math.ceil((n + 1) * coverage - 1e-9)  # 10 · 0.7 is a hair above 7
+    rank = max(math.ceil((n + 1) * coverage - 1e-9), 1)  # 10 · 0.7 is a hair above 7
     if rank > n:
         needed = math.ceil(coverage / (1 - coverage) - 1e-9)
         raise InvalidInputError(
@@ -121,6 +121,20 @@ def _ratio(error: Floats, scale: Floats) -> Floats:
     """error / scale, where nothing over nothing is 0 and something over nothing is infinite."""
     with np.errstate(divide="ignore"):
         return np.divide(error, scale, out=np.zeros_like(error), where=error != 0)
+
+
+def _unit(spread: Floats) -> Floats:
+    return np.where(spread == 0, 1.0, spread)
+
+
+def _finite(quantile: Any) -> Any:
+    """The quantile, a hair wider: the row it stems from must not fall outside by rounding."""
+    if not np.isfinite(quantile).all():
+        raise InvalidInputError(
+            "No finite interval has this coverage: an output that was constant in the training rows varies in the "
+            "calibration rows. Fit on rows in which it varies, or leave it out."
+        )
+    return quantile * (1 + 1e-12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +244,7 @@ class RegressionCalibration(Calibration):
             error = np.abs(residual[:, 0])
             ratios = _ratio(error, sigma[:, 0])
             return cls(uncertainty, error, ratios[:, None], ratios)
-        unit = np.where(spread == 0, 1.0, spread)
+        unit = _unit(spread)
         return cls(
             uncertainty=uncertainty,
             error=root_mean_square(residual),
@@ -244,7 +258,7 @@ class RegressionCalibration(Calibration):
             scores = self.ratios[:, 0]
         else:
             scores = self.ratios.max(axis=1) if simultaneous else self.ratios
-        half = conformal_quantile(scores, coverage) * sigma
+        half = _finite(conformal_quantile(scores, coverage)) * sigma
         result = np.empty((*value.shape, 2))
         np.subtract(value, half, out=result[..., 0])
         np.add(value, half, out=result[..., 1])
@@ -252,8 +266,7 @@ class RegressionCalibration(Calibration):
 
     def radius(self, sigma: Floats, spread: Floats, *, coverage: float) -> Floats:
         """Radius (n,) of the ball, in units of the spread, that holds the whole target."""
-        unit = np.where(spread == 0, 1.0, spread)
-        return conformal_quantile(self.ball_ratios, coverage) * root_mean_square(sigma / unit)
+        return _finite(conformal_quantile(self.ball_ratios, coverage)) * root_mean_square(sigma / _unit(spread))
 
 
 @dataclass(frozen=True, eq=False)

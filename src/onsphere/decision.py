@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from onsphere._validation import check_number, check_option
+from onsphere._validation import bad_parameter, check_number, check_option
 from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile
 from onsphere.errors import InvalidInputError, OnsphereWarning
 
@@ -32,10 +32,11 @@ class Rule(Protocol):
 class Tolerance:
     """Reject what cannot be within a tolerance.
 
-    Promises: with of="uncertainty", the paper's reading of Proposition 1, a rejected row has an error above epsilon as
-    far as the magnitude is right, because the uncertainty is a lower bound of the error. With of="expected_error",
-    rejected rows are those for which calibration rows as uncertain erred by more than epsilon on average.
-    Does not promise that accepted rows are within the tolerance: use `Risk` for that.
+    With of="uncertainty", the paper's reading of Proposition 1: the score is a lower bound of the error of R·d in the
+    embedding, as far as the magnitude is right, so a score above epsilon speaks against the tolerance. It is a rule of
+    thumb: the decoded value may be better than R·d, and scores other than "uncertainty" bound nothing. With
+    of="expected_error", rows are rejected for which calibration rows as uncertain erred by more than that on average.
+    Neither promises that accepted rows are within the tolerance: use `Risk` for that.
 
     Epsilon is in the unit of the uncertainty (for regression, of the target). A wrong unit cannot be detected, so a
     tolerance that rejects every calibration row is an error, and one that accepts every one is a warning.
@@ -216,7 +217,9 @@ class Risk:
         )
 
     def _wrong(self, calibration: Calibration) -> np.ndarray:
-        if isinstance(calibration, ClassCalibration) and self.tolerance is None:
+        if isinstance(calibration, ClassCalibration):
+            if self.tolerance is not None:
+                raise bad_parameter(self, "tolerance", "None for classes, which are right or wrong", self.tolerance)
             return calibration.error > 0
         if self.tolerance is None:
             raise InvalidInputError(

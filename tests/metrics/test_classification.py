@@ -258,3 +258,18 @@ def test_fpr_bad_tpr(metric, tpr):
 def test_aupr_bad_positive():
     with pytest.raises(InvalidInputError, match="'positive' parameter of aupr must be one of 'out', 'in'"):
         aupr([1.0], [2.0], positive="ood")
+
+
+@pytest.mark.parametrize("weight", [0.1, 0.7, 3.0])
+def test_equal_weights_change_no_rate(weight):
+    scores = np.arange(10.0)
+    weights = np.full(10, weight)
+    for positive in ("in", "out"):
+        plain = fpr_at_tpr(scores, scores, positive=positive, tpr=0.8)
+        weighted = fpr_at_tpr(scores, scores, positive=positive, tpr=0.8, in_weight=weights, out_weight=weights)
+        assert weighted == pytest.approx(plain, rel=1e-12)
+
+
+def test_masked_scores_are_refused():
+    with pytest.raises(InvalidInputError, match="without masked entries"):
+        auroc(np.ma.array([1.0, 2.0], mask=[False, True]), [1.0])

@@ -57,7 +57,8 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
         than 1, as with trees; beyond, "signed" and "gini" rank overshoot, the mark of extrapolation, as trusted.
     calibration : None, "split", "cv" or float in (0, 1), default None
         What `fit` keeps back to calibrate on; see `HCMRegressor`. What is kept back is
-        stratified by class.
+        stratified by class, which a guarantee strictly does not allow for but which changes coverage hardly at all; a
+        class with fewer than five rows makes for as many folds as it has rows.
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -197,6 +198,10 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
             output_names=tuple(str(label) for label in self.classes_),
             **judged,
         )
+
+    def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
+        outputs = self._outputs(X)
+        return self.embedding_.decode(outputs), self._uncertainty(outputs)
 
     def _outputs(self, X: Any) -> SphericalOutput:
         rows = self._rows(X)

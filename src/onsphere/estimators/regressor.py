@@ -12,8 +12,10 @@ from onsphere._validation import (
     Floats,
     bad_parameter,
     check_fitted,
+    check_flag,
     check_n_outputs,
     check_option,
+    check_output_names,
     check_regression_target,
     check_same_length,
     check_sample_weight,
@@ -154,6 +156,8 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
     def _measure(self, X: Any, y: Any) -> RegressionCalibration:
         outputs = self._outputs(X)
         target = as_columns(check_regression_target(self, y))
+        if is_frame(y):
+            check_output_names(self, y.columns, self._output_names)
         check_same_length(outputs.magnitude, target)
         check_n_outputs(self, target, self.embedding_.n_outputs_)
         return RegressionCalibration.measure(
@@ -215,6 +219,7 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
         -------
         array of shape (n, 2), or (n, D, 2) where y had two dimensions: lower and upper end
         """
+        check_flag("predict_interval", "simultaneous", simultaneous)
         calibration = self._calibrated("predict_interval")
         return self._interval(calibration, self._outputs(X), coverage, simultaneous)
 
@@ -222,7 +227,8 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
         """A ball around each prediction that holds the whole target with probability `coverage`.
 
         Outputs are measured in units of their spread: the target y is inside where
-        ‖(y − value) / model.embedding_.spread_‖ ≤ radius. Promises what `predict_interval` promises.
+        ‖(y − value) / model.embedding_.spread_‖ ≤ radius (with 1 for the spread of a constant output). Promises what
+        `predict_interval` promises.
 
         Returns
         -------
@@ -262,6 +268,10 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
             output_names=self._output_names,
             **judged,
         )
+
+    def _value_and_uncertainty(self, X: Any) -> tuple[Floats, Floats]:
+        outputs = self._outputs(X)
+        return self._value(outputs), self._uncertainty(outputs)
 
     def _interval(self, calibration: Any, outputs: SphericalOutput, coverage: float, simultaneous: bool) -> Floats:
         value = self.embedding_.decode(outputs, decoder=self.decoder)

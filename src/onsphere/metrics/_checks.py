@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._validation import Floats
+from onsphere._validation import Floats, check_unmasked
 from onsphere.errors import InvalidInputError
 
 Weights = ArrayLike | None
@@ -22,6 +22,7 @@ _HIGHEST = {"confidence": 1.0, "probabilities": 1.0, "correct": 1.0}
 
 def check_floats(owner: str, name: str, values: ArrayLike, *, n_dims: tuple[int, ...] = (1,)) -> Floats:
     """Finite numbers of an allowed shape, at least one, in the range that the name stands for."""
+    check_unmasked(name, values)
     try:
         raw = np.asarray(values)
         if raw.dtype.kind not in "biufO":

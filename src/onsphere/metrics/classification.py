@@ -248,6 +248,6 @@ def _share_below(
     """Share of the negatives at or below the smallest positive score that has `tpr` of the positives at or below."""
     order = np.argsort(positive)
     reached = np.cumsum(positive_weight[order])
-    # Shares are compared, not counts: 7/100 equals 0.07, but 0.07·100 is a hair above 7.
-    threshold = positive[order][np.argmax(reached / reached[-1] >= tpr)]
+    # A share that was added up may fall short of itself by rounding.
+    threshold = positive[order][np.argmax(reached / reached[-1] >= tpr * (1 - 1e-12))]
     return weighted_mean(negative <= threshold, negative_weight)

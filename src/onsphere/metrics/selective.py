@@ -68,8 +68,8 @@ def aurc(error: ArrayLike, uncertainty: ArrayLike, *, sample_weight: Weights = N
 def excess_aurc(error: ArrayLike, uncertainty: ArrayLike, *, sample_weight: Weights = None) -> float:
     """AURC minus that of the oracle, which accepts rows in the order of their error. Zero is perfect.
 
-    Parameters are those of `risk_coverage_curve`. The mean error of the model itself hardly moves it, so it
-    compares uncertainties across models.
+    Parameters are those of `risk_coverage_curve`. An error added to every row cancels; one that multiplies
+    them does not, so divide by the mean error to compare models of different accuracy.
 
     Examples
     --------
