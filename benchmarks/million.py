@@ -36,8 +36,9 @@ ratio = float(np.median(pairs[:, 1] / pairs[:, 0]))
 
 record(
     "million",
-    about="One million rows, one output, from what a backbone has predicted: calibrate, intervals at 90 % and accept/reject, against `numpy.sort` of one "
-    "million numbers; alternating, median of 15. The goal is a ratio of at most 2.",
+    about="One million rows, one output, from what a backbone has predicted: calibrate, intervals at 90 % and "
+    "accept/reject, against `numpy.sort` of one million numbers; alternating, median of 15. The goal is a ratio of at "
+    "most 2.",
     rows=[
         {"what": "numpy.sort", "ms": 1000 * float(np.median(pairs[:, 0]))},
         {"what": "calibrate, intervals, decisions", "ms": 1000 * float(np.median(pairs[:, 1]))},
