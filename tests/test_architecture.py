@@ -98,6 +98,7 @@ def test_the_public_names_are_these():
         "Calibration",
         "Duplicate",
         "FalseAlarm",
+        "FrozenHead",
         "HCMClassifier",
         "HCMRegressor",
         "InvalidInputError",

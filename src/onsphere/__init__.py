@@ -20,6 +20,7 @@ from onsphere.errors import (
     OnsphereWarning,
 )
 from onsphere.estimators import HCMClassifier, HCMRegressor
+from onsphere.frozen import FrozenHead
 from onsphere.geometry import SphericalOutput
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "Calibration",
     "Duplicate",
     "FalseAlarm",
+    "FrozenHead",
     "HCMClassifier",
     "HCMRegressor",
     "InvalidInputError",

@@ -8,6 +8,8 @@
 torch.Size([])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from onsphere._validation import missing_extra
 
 try:
@@ -21,6 +23,9 @@ from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
 from onsphere.torch.networks import MLP, ResNet, UNet, resnet18, resnet20, resnet56
 
+if TYPE_CHECKING:
+    from onsphere.torch.regressor import TorchRegressor
+
 __all__ = [
     "MLP",
     "Attached",
@@ -30,6 +35,7 @@ __all__ = [
     "ResNet",
     "SphericalHead",
     "SphericalOutput",
+    "TorchRegressor",
     "UNet",
     "attach",
     "dirichlet_mix",
@@ -38,3 +44,12 @@ __all__ = [
     "resnet20",
     "resnet56",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # skorch is needed for TorchRegressor alone, and only then imported.
+    if name == "TorchRegressor":
+        from onsphere.torch.regressor import TorchRegressor
+
+        return TorchRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

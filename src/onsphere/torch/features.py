@@ -1,0 +1,195 @@
+"""The features of a network that stays as it is, batch by batch or all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onsphere.errors import InvalidInputError, InvalidTypeError
+
+__all__ = ["feature_batches", "features"]
+
+Features = NDArray[np.floating[Any]]
+
+
+def features(
+    backbone: nn.Module,
+    loader: Iterable[Any],
+    *,
+    layer: str | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[Features, NDArray[Any]]:
+    """Features and labels of all rows, ready for `FrozenHead.fit`.
+
+    Parameters
+    ----------
+    backbone : Module
+        Not changed: it runs in evaluation mode without gradients, and every layer then gets its own mode back.
+    loader : iterable of (inputs, labels)
+        A DataLoader, or any iterable of batches.
+    layer : str, optional
+        Name of a layer, as in `named_modules()`, whose output is taken. By default what the method `features` of the
+        network gives or, without one, what its last linear layer is given. Maps (n, C, H, W) are averaged over space.
+    device : str or device, optional
+        Where to run; the network is moved there. By default, where it is.
+
+    Returns
+    -------
+    features : array of shape (n, p)
+    labels : array of shape (n,) or (n, D)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> network = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+    >>> loader = [(torch.zeros(4, 8), torch.arange(4)), (torch.ones(2, 8), torch.arange(2))]
+    >>> X, y = features(network, loader)
+    >>> X.shape, y.tolist()
+    ((6, 5), [0, 1, 2, 3, 0, 1])
+    """
+    batches = list(feature_batches(backbone, loader, layer=layer, device=device))
+    return np.concatenate([batch for batch, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def feature_batches(
+    backbone: nn.Module,
+    loader: Iterable[Any],
+    *,
+    layer: str | None = None,
+    device: str | torch.device | None = None,
+) -> Generator[tuple[Features, NDArray[Any]]]:
+    """The same batch by batch, for `FrozenHead.partial_fit` where all rows would not fit in memory.
+
+    Parameters are those of `features`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    >>> [X.shape for X, _ in feature_batches(network, [(torch.zeros(2, 3, 8, 8), torch.zeros(2))], layer="1")]
+    [(2, 4)]
+    """
+    if not isinstance(backbone, nn.Module):  # type: ignore[reportUnnecessaryIsInstance]
+        raise InvalidTypeError(f"features needs a torch.nn.Module. Got {type(backbone).__name__}.")
+    if device is not None:
+        backbone.to(device)
+    first = next(backbone.parameters(), None)
+    place = torch.device(device or "cpu") if first is None else first.device
+    n_batches = 0
+    with _evaluating(backbone), _watched(backbone, layer) as run:
+        for batch in loader:
+            n_batches += 1
+            inputs, labels = _pair(batch)
+            # Not around the yield: the caller's own gradients are none of our business.
+            with torch.no_grad():
+                rows = _as_rows(run(inputs.to(place)))
+            if len(rows) != len(labels):
+                raise InvalidInputError(
+                    f"Expected one label for each row of a batch. Got {len(rows)} rows of features and {len(labels)} "
+                    "labels. Check what the loader yields, and that the layer sees one row per input."
+                )
+            yield _to_numpy(rows), labels
+    if n_batches == 0:
+        raise InvalidInputError(
+            "Expected a loader with at least one batch. Got none. A generator can be used up: pass a DataLoader or a "
+            "list, and check drop_last."
+        )
+
+
+def _pair(batch: Any) -> tuple[Tensor, NDArray[Any]]:
+    if not (isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[0], Tensor)):
+        got = f"{len(batch)} element(s)" if isinstance(batch, list | tuple) else type(batch).__name__
+        raise InvalidInputError(
+            f"Expected batches (inputs, labels) with a tensor of inputs. Got {got}. A head is fitted on labels: yield "
+            "them beside the inputs."
+        )
+    inputs, labels = batch
+    return inputs, _to_numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)
+
+
+def _to_numpy(values: Tensor) -> NDArray[Any]:
+    """Half precision becomes single: numpy does not know all its kinds."""
+    kept = values.detach().cpu()
+    return (kept.float() if kept.dtype in (torch.float16, torch.bfloat16) else kept).numpy()
+
+
+@contextmanager
+def _evaluating(network: nn.Module) -> Generator[None]:
+    """Evaluation mode, and afterwards for every layer the mode it had; layers can differ."""
+    before = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def _watched(network: nn.Module, layer: str | None) -> Generator[Callable[[Tensor], Any]]:
+    """A function from inputs to what the chosen layer says."""
+    own: Any = getattr(network, "features", None)
+    if layer is None and callable(own) and not isinstance(own, nn.Module):
+        yield own
+        return
+    seen: list[Any] = []
+    if layer is None:
+        handle = _last_linear(network).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    else:
+        handle = _named(network, layer).register_forward_hook(lambda _, given, said: seen.append(said))
+
+    def run(inputs: Tensor) -> Any:
+        seen.clear()
+        network(inputs)
+        if not seen:
+            raise InvalidInputError(
+                f"Expected the forward pass to go through {layer or 'the last linear layer'!r}. It did not. "
+                "Name a layer that is used, as in named_modules()."
+            )
+        return seen[-1]
+
+    try:
+        yield run
+    finally:
+        handle.remove()
+
+
+def _last_linear(network: nn.Module) -> nn.Linear:
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise InvalidInputError(
+            f"Expected a network with a method 'features' or a linear layer. {type(network).__name__} has neither. "
+            "Name the layer whose output to take, with layer=."
+        )
+    return linear[-1]
+
+
+def _named(network: nn.Module, layer: str) -> nn.Module:
+    modules = dict(network.named_modules())
+    if layer not in modules:
+        raise InvalidInputError(
+            f"Expected the name of a layer of {type(network).__name__}. Got {layer!r}. "
+            f"It has {', '.join(repr(name) for name in list(modules)[1:20])}."
+        )
+    return modules[layer]
+
+
+def _as_rows(said: Any) -> Tensor:
+    rows = said[0] if isinstance(said, list | tuple) and said else said
+    if isinstance(rows, Tensor) and rows.ndim == 4:
+        rows = rows.mean(dim=(2, 3))
+    if not (isinstance(rows, Tensor) and rows.ndim == 2):
+        got = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+        raise InvalidInputError(
+            f"Expected features of shape (n, p) or (n, C, H, W). Got {got}. Name a layer whose output has one row per "
+            "input, with layer=."
+        )
+    return rows

@@ -1,0 +1,214 @@
+"""Features of a network that stays as it is, and a fitted head as a module behind it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from onsphere import InvalidInputError, InvalidTypeError, NotFittedError
+from onsphere.frozen import FrozenHead
+from onsphere.torch.features import feature_batches, features
+from onsphere.torch.frozen_module import FrozenModule, to_torch
+from onsphere.torch.networks import MLP, ResNet
+
+
+class Plain(nn.Module):
+    """A network without a `features` method, whose dropout and running means tell the modes apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.ReLU())
+        self.unused = nn.Linear(5, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+@pytest.fixture
+def loader():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 6, generator=generator)
+    return DataLoader(TensorDataset(x, torch.arange(50) % 3), batch_size=16)
+
+
+def test_the_input_of_the_last_linear_layer_in_evaluation_mode(loader):
+    network = Plain()
+    state = copy.deepcopy(network.state_dict())
+    X, y = features(network, loader)
+    network.eval()
+    expected = network.body(loader.dataset.tensors[0]).detach().numpy()
+    np.testing.assert_allclose(X, expected, atol=1e-6)
+    assert X.shape == (50, 5)
+    assert X.dtype == np.float32
+    np.testing.assert_array_equal(y, np.arange(50) % 3)
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, state[name])
+
+
+def test_every_layer_gets_its_mode_back_and_hooks_are_gone(loader):
+    network = Plain().train()
+    network.body[1].eval()  # a user may freeze one layer's running means
+    batches = feature_batches(network, loader)
+    next(batches)
+    assert not network.training
+    assert torch.is_grad_enabled()
+    batches.close()  # even where the user stops half-way
+    assert network.training
+    assert not network.body[1].training
+    assert network.body[2].training
+    assert not network.head._forward_pre_hooks
+    with pytest.raises(InvalidInputError):
+        features(network, [loader.dataset.tensors[0]])
+    assert network.training
+    assert not network.head._forward_pre_hooks
+
+
+def test_a_features_method_comes_first_and_maps_are_averaged():
+    network, images = ResNet((1, 1), (4, 8), n_classes=3), torch.rand(5, 3, 16, 16)
+    X, _ = features(network, [(images, torch.arange(5))])
+    network.eval()
+    np.testing.assert_allclose(X, network.features(images).detach().numpy(), atol=1e-6)
+    early, _ = features(network, [(images, torch.arange(5))], layer="layer1")
+    assert early.shape == (5, 4)
+    mlp = MLP(6, 2, hidden_sizes=(7,))
+    assert features(mlp, [(torch.rand(4, 6), torch.rand(4))])[0].shape == (4, 7)
+
+
+def test_a_module_called_features_is_a_layer_like_any_other():
+    """As in VGG, where what the last linear layer sees comes later."""
+
+    class Vgg(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features = nn.Conv2d(3, 4, 3)
+            self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(16, 9), nn.ReLU(), nn.Linear(9, 2))
+
+        def forward(self, x):
+            return self.classifier(self.features(x))
+
+    batch = [(torch.rand(3, 3, 4, 4), torch.arange(3))]
+    assert features(Vgg(), batch)[0].shape == (3, 9)
+    assert features(Vgg(), batch, layer="features")[0].shape == (3, 4)
+
+
+def test_named_layers_that_say_several_things_labels_without_tensors_and_precision(loader):
+    network = nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (1, 4)), nn.LSTM(4, 3, batch_first=True)).double()
+    network = nn.Sequential(network, nn.Identity())
+    rows = torch.rand(5, 6, dtype=torch.float64)
+    X, y = features(network, [(rows, ["a", "b", "c", "d", "e"])], layer="0.0")
+    assert X.dtype == np.float64
+    assert y.tolist() == ["a", "b", "c", "d", "e"]
+    with pytest.raises(InvalidInputError, match=r"Got shape \(5, 1, 3\). Name a layer"):
+        features(network, [(rows, torch.arange(5))], layer="0.2")
+
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, None
+
+    assert features(nn.Sequential(Pair()), [(rows, torch.arange(5))], layer="0")[0].shape == (5, 6)
+
+
+def test_half_precision_and_devices(loader):
+    network = Plain().to(torch.bfloat16)
+    x = loader.dataset.tensors[0].to(torch.bfloat16)
+    X, _ = features(network, [(x, loader.dataset.tensors[1])], device="cpu")
+    assert X.dtype == np.float32
+    assert features(nn.Sequential(nn.ReLU()), [(x, x[:, 0])], layer="0", device="cpu")[0].shape == (50, 6)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "at least one batch. Got none"),
+        ([torch.zeros(4, 6)], r"batches \(inputs, labels\) with a tensor of inputs. Got Tensor"),
+        ([(torch.zeros(4, 6),)], r"Got 1 element\(s\). A head is fitted on labels"),
+        ([{"x": torch.zeros(4, 6), "labels": torch.zeros(4)}], "Got dict"),
+        ([("text", torch.zeros(4))], "with a tensor of inputs"),
+        ([(torch.zeros(4, 6), torch.zeros(3))], "Got 4 rows of features and 3 labels"),
+    ],
+)
+def test_loaders_that_cannot_be_used(batches, message):
+    with pytest.raises(InvalidInputError, match=message):
+        features(Plain(), batches)
+
+
+def test_networks_and_layers_that_cannot_be_used(loader):
+    with pytest.raises(InvalidInputError, match=r"name of a layer of Plain. Got 'neck'. It has 'body', 'body.0'"):
+        features(Plain(), loader, layer="neck")
+    with pytest.raises(InvalidInputError, match=r"go through 'unused'. It did not"):
+        features(Plain(), loader, layer="unused")
+    with pytest.raises(InvalidInputError, match=r"has neither\. Name the layer"):
+        features(nn.Sequential(nn.ReLU()), loader)
+    with pytest.raises(InvalidTypeError, match=r"needs a torch.nn.Module. Got function"):
+        features(lambda x: x, loader)
+
+    class Says(nn.Module):
+        def features(self, x):
+            return {"x": x}
+
+    with pytest.raises(InvalidInputError, match=r"Got dict. Name a layer"):
+        features(Says(), loader)
+
+
+def test_a_frozen_network_from_loader_to_uncertainty(loader):
+    """All at once and batch by batch give the same head."""
+    network = Plain()
+    whole = FrozenHead(n_landmarks=10, random_state=0).fit(*features(network, loader))
+    streamed = FrozenHead.like(whole)
+    for X, y in feature_batches(network, loader):
+        streamed.partial_fit(X, y)
+    X, _ = features(network, loader)
+    np.testing.assert_allclose(streamed.predict_uncertainty(X), whole.predict_uncertainty(X), atol=1e-9)
+
+
+# --- the module of a fitted head ---
+
+
+def heads_and_rows():
+    rng = np.random.default_rng(0)
+    X = np.abs(rng.normal(size=(400, 8)))
+    X[0] = 0.0  # a network can be silent
+    labels, noise = X[:, :3].argmax(axis=1), rng.normal(size=(400, 2)) * 0.5
+    for kind in ("joint", "linear", "quadratic", "kernel"):
+        for y in (labels, X @ rng.normal(size=8) + 3.0 + noise[:, 0], X @ rng.normal(size=(8, 2)) + noise):
+            yield FrozenHead(kind, n_landmarks=50, random_state=0).fit(X, y), X
+
+
+@pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_the_module_agrees_with_the_head(head, X, dtype, tolerance):
+    module = to_torch(head, dtype=dtype)
+    # Rows and answer are as exact as the type allows, so the head is asked about the rows as rounded.
+    rounded = torch.from_numpy(X).to(dtype)
+    said = module(rounded)
+    expected = head.assess(rounded.numpy())
+    np.testing.assert_allclose(said.uncertainty.numpy(), expected.uncertainty, rtol=tolerance, atol=10 * tolerance)
+    np.testing.assert_allclose(
+        torch.linalg.vector_norm(said.direction, dim=1).numpy(), expected.direction_norm, rtol=0, atol=tolerance
+    )
+    if module.classes is None:
+        np.testing.assert_allclose(said.value.numpy(), expected.value, rtol=tolerance, atol=tolerance)
+    else:
+        assert [module.classes[index] for index in said.value] == expected.value.tolist()
+    assert list(module.parameters()) == []
+
+
+def test_the_module_can_be_exported_and_put_behind_its_network(loader):
+    network = Plain().eval()
+    head = FrozenHead(n_landmarks=10, random_state=0).fit(*features(network, loader))
+    model = nn.Sequential(network.body, to_torch(head)).eval()
+    x = loader.dataset.tensors[0]
+    exported = torch.export.export(model, (x,)).module()
+    for ours, theirs in zip(model(x), exported(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_only_a_fitted_frozen_head_becomes_a_module():
+    with pytest.raises(InvalidTypeError, match=r"to_torch needs a FrozenHead\. Got Linear"):
+        to_torch(nn.Linear(1, 1))
+    with pytest.raises(NotFittedError):
+        FrozenModule(FrozenHead())

@@ -1,0 +1,393 @@
+"""TorchRegressor: an ordinary regressor, what it learns, how it stops, and what it refuses."""
+
+import importlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from skorch.callbacks import GradientNormClipping
+from torch import nn
+
+import onsphere.torch
+from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
+from onsphere.backbones import to_columns
+from onsphere.torch import HCMLoss, TorchRegressor
+
+torch.set_num_threads(1)  # the tests run beside each other, one per core
+
+
+def small(**options):
+    return TorchRegressor(**({"hidden_sizes": (16,), "max_epochs": 3, "random_state": 0} | options))
+
+
+def table(n=200, n_outputs=2, seed=0):
+    """Features and targets far from 0 and 1, as a user has them."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(1000.0, 50.0, size=(n, 4))
+    z = (X - 1000.0) / 50.0
+    y = np.stack([z[:, 0] + z[:, 1] ** 2, 100 * np.tanh(z[:, 2])], axis=1)[:, :n_outputs]
+    return X, y
+
+
+# --- an ordinary regressor ---
+
+
+def expected_failures(model):
+    return {"check_regressors_train": "three epochs are too few to learn; see test_it_learns_in_any_unit"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [HCM(TorchRegressor(hidden_sizes=(8,), max_epochs=3)) for HCM in (HCMRegressor, lambda estimator: estimator)],
+    expected_failed_checks=expected_failures,
+    xfail_strict=True,
+)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_it_learns_in_any_unit():
+    X, y = table(600)
+    model = small(max_epochs=60, learning_rate=1e-2).fit(X[:500], y[:500])
+    assert model.score(X[500:], y[500:]) > 0.95
+    assert [epoch["epoch"] for epoch in model.history_] == list(range(1, 61))
+    assert model.history_[-1]["train_loss"] < 0.1 * model.history_[0]["train_loss"]
+
+
+def test_as_a_backbone_it_finds_the_noise():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(1500, 1))
+    y = 3 * X[:, 0] + (0.1 + (X[:, 0] > 0)) * rng.normal(size=1500)
+    model = HCMRegressor(small(max_epochs=60, learning_rate=1e-2), random_state=0).fit(X, y)
+    sigma = model.predict_sigma([[-0.6], [0.6]])
+    assert sigma[0] < 0.5
+    assert sigma[1] == pytest.approx(1.1, rel=0.25)
+
+
+def test_as_the_backbone_of_a_classifier():
+    X, y = table(400)
+    labels = np.where(y[:, 1] > 0, "up", "down")
+    model = HCMClassifier(small(max_epochs=20, learning_rate=1e-2), random_state=0).fit(X[:300], labels[:300])
+    assert np.mean(model.predict(X[300:]) == labels[300:]) > 0.9
+
+
+def test_the_seed_decides_and_nothing_else_moves():
+    X, y = table()
+    before = torch.random.get_rng_state()
+    first, again = (small(module=dropping, early_stopping=2).fit(X, y).predict(X) for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, small(module=dropping, early_stopping=2, random_state=1).fit(X, y).predict(X))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert small(random_state=np.random.RandomState(0)).fit(X, y).predict(X).shape == y.shape
+
+
+def dropping(n_features, n_outputs):
+    return nn.Sequential(nn.Linear(n_features, 8), nn.Dropout(), nn.Linear(8, n_outputs))
+
+
+def test_clone_parameters_pickle_and_search():
+    X, y = table(n_outputs=1)
+    model = small(callbacks=[GradientNormClipping(1.0)], loss=nn.HuberLoss(reduction="none"), schedule="cosine")
+    assert clone(model).set_params(max_epochs=2).get_params()["max_epochs"] == 2
+    model.fit(X, y[:, 0])
+    assert model.predict(X).shape == (len(X),)
+    stored = pickle.dumps(model)
+    assert len(stored) < 40_000  # no rows, no batches and no optimiser in it
+    assert np.array_equal(pickle.loads(stored).predict(X), model.predict(X))
+    search = GridSearchCV(small(max_epochs=1), {"learning_rate": [1e-3, 1e-2]}, cv=2).fit(X, y)
+    assert search.best_params_ == {"learning_rate": 1e-2}
+
+
+def test_tables_are_taken_and_text_is_not():
+    X, y = table()
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    model = small().fit(frame, y)
+    assert list(model.feature_names_in_) == list("abcd")
+    assert np.array_equal(model.predict(frame), small().fit(X, y).predict(X))
+    with pytest.raises(InvalidInputError, match="could not convert string to float"):
+        small().fit(frame.assign(d="text"), y)
+
+
+def test_weights_count_as_rows_do():
+    X, y = table(30)
+    counts = np.arange(30) % 3
+    full = {"batch_size": 100, "max_epochs": 20}
+    repeated = small(**full).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts, axis=0))
+    weighted = small(**full).fit(X, y, sample_weight=counts)
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-3, atol=1e-3)
+    HCMRegressor(small(), random_state=0).fit(X, y, sample_weight=counts)
+
+
+# --- the loss ---
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_on_the_sphere_the_loss_is_that_of_the_paper(standardize):
+    """One step of plain gradient descent with weight decay 0 shows the gradient."""
+    X, y = table(40)
+    embedding = Lift().fit(y)
+    columns = to_columns(embedding.embed(y), magnitude=True, mean=True)
+    layout = {"n_outputs": 2, "magnitude": True, "mean": True}
+    options = {"optimizer": torch.optim.SGD, "max_epochs": 1, "batch_size": 40, "weight_decay": 0.0}
+    start = nn.Linear(4, columns.shape[1])
+    options |= {"module": start, "learning_rate": 1e-3, "standardize": standardize}
+    X = (X - 1000.0) / 50.0
+    model = small(**options).fit(X, columns, column_layout=layout)
+
+    center, scale = (columns.mean(axis=0), columns.std(axis=0)) if standardize else (0.0, 1.0)
+    inputs = (X - X.mean(axis=0)) / X.std(axis=0) if standardize else X
+    raw = start(torch.tensor(inputs, dtype=torch.float32)) * torch.tensor(scale) + torch.tensor(center)
+    output = onsphere.torch.SphericalOutput(raw[:, :3], raw[:, 3], raw[:, 4:])
+    truth = onsphere.torch.SphericalOutput(*map(torch.tensor, embedding.embed(y)))
+    gradient = torch.autograd.grad(HCMLoss()(output, truth), start.weight)[0]
+    moved = (start.weight - model.net_.module_.weight) / 1e-3
+    np.testing.assert_allclose(moved.detach(), gradient, rtol=1e-2, atol=1e-2)
+
+
+def test_classes_have_no_magnitude_to_learn():
+    columns = OneHot().fit([0, 1, 2]).embed(np.arange(60) % 3).direction
+    layout = {"n_outputs": 3, "magnitude": False, "mean": False}
+    X = columns + 0.1
+    model = small(max_epochs=60, learning_rate=1e-2).fit(X, columns, column_layout=layout)
+    np.testing.assert_allclose(model.predict(X), columns, atol=0.1)
+
+
+def test_presets_are_told_the_epoch(monkeypatch):
+    columns = to_columns(Lift().fit(table()[1]).embed(table()[1]), magnitude=True, mean=False)
+    layout = {"n_outputs": 2, "magnitude": True, "mean": False}
+    seen = []
+    forward = HCMLoss.forward
+    monkeypatch.setattr(HCMLoss, "forward", lambda loss, *given: seen.append(loss.epoch) or forward(loss, *given))
+    given = HCMLoss(preset="cifar10")
+    model = small(loss=given, batch_size=200)
+    model.fit(table()[0], columns, column_layout=layout)
+    assert seen == [0, 1, 2]
+    assert given.epoch == given.step == 0  # the user's own is left alone
+    with pytest.raises(InvalidInputError, match=r"one value per row.*reduction='none'"):
+        model.fit(table()[0], columns, np.arange(200), column_layout=layout)
+
+
+def test_the_loss_of_the_sphere_needs_to_know_the_columns():
+    with pytest.raises(InvalidInputError, match=r"which columns are direction.*HCMRegressor"):
+        small(loss=HCMLoss()).fit(*table())
+
+
+@pytest.mark.parametrize("loss", ["squared", nn.MSELoss(), lambda prediction, target: (prediction - target).square()])
+def test_a_squared_error_by_any_name(loss):
+    X, y = table(130)
+    expected = small().fit(X, y).predict(X)
+    np.testing.assert_allclose(small(loss=loss).fit(X, y).predict(X), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"early_stopping": 5}])
+def test_a_loss_that_is_not_finite_stops_with_step_and_cause(options):
+    X, y = table()
+    wild = {"optimizer": torch.optim.SGD, "learning_rate": 1e6, "max_epochs": 50}
+    with pytest.raises(InvalidInputError, match=r"not finite in epoch \d+ at step \d+: it is (nan|inf).*learning_rate"):
+        small(**wild, **options).fit(X, y)
+
+
+# --- training ---
+
+
+def test_early_stopping_returns_to_the_best_weights():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 10)), rng.normal(size=80)  # nothing to learn, much to remember
+    model = small(max_epochs=200, early_stopping=4, validation_fraction=0.25, learning_rate=1e-2).fit(X, y)
+    losses = [epoch["valid_loss"] for epoch in model.history_]
+    assert len(losses) < 200
+    assert np.argmin(losses) == len(losses) - 5
+    assert model.net_.device == "cpu"
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "plateau"])
+def test_schedules_lower_the_learning_rate(schedule):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 10)), rng.normal(size=40)
+    model = small(schedule=schedule, max_epochs=80, learning_rate=1e-2).fit(X, y)
+    rates = [epoch["event_lr"] for epoch in model.history_]
+    assert rates[0] == 1e-2
+    assert min(rates) < 2e-3
+    assert ("valid_loss" in model.history_[0]) == (schedule == "plateau")
+
+
+def test_progress_is_shown_when_asked(capsys):
+    small().fit(*table())
+    assert capsys.readouterr() == ("", "")
+    small(progress=True, early_stopping=3).fit(*table())
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "valid_loss=" in shown
+
+
+def test_mixed_precision_is_close_and_answers_in_full():
+    X, y = table()
+    rough, exact = (small(mixed_precision=mixed).fit(X, y) for mixed in (True, False))
+    assert rough.net_.module_.linear.weight.dtype == torch.float32
+    assert not np.array_equal(rough.predict(X), exact.predict(X))
+    np.testing.assert_allclose(rough.predict(X), exact.predict(X), atol=0.05 * y.std())
+
+
+def test_the_device_is_found(monkeypatch):
+    assert str(small()._checked_device()) == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked = []
+    monkeypatch.setattr(torch, "empty", lambda size, device: asked.append(device) or torch.zeros(size))
+    small()._checked_device()
+    assert asked == ["cuda"]
+
+
+# --- modules ---
+
+
+@pytest.mark.parametrize("module", [dropping, nn.Linear, nn.Linear(4, 2)])
+def test_modules_of_the_user(module):
+    X, y = table()
+    model = small(module=module).fit(X, y)
+    assert model.predict(X).shape == y.shape
+    assert model.net_.module_ is not module
+
+
+def test_an_instance_keeps_its_weights_and_is_not_trained_itself():
+    module = nn.Linear(4, 2)
+    before = module.weight.detach().clone()
+    model = small(module=module, learning_rate=1e-9).fit(*table())
+    assert torch.equal(module.weight, before)
+    assert torch.allclose(model.net_.module_.weight, before, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Linear(4, 3), r"makes a tensor of shape \(n, 2\) of 4 features.*Got \(2, 3\)"),
+        (lambda n_features, n_outputs: nn.GRU(n_features, n_outputs), "Got tuple for n = 2"),
+        (lambda n_features, n_outputs: "network", "must be a callable that returns a Module. Got 'network'"),
+        ("network", "must be a Module, or a callable that makes one. Got 'network'"),
+    ],
+)
+def test_modules_that_do_not_fit(module, message):
+    with pytest.raises(InvalidInputError, match=message):
+        small(module=module).fit(*table())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_epochs": 0}, r"'max_epochs' parameter of TorchRegressor must be an int in \[1, inf\)"),
+        ({"batch_size": 2.5}, "'batch_size' parameter"),
+        ({"learning_rate": 0}, r"'learning_rate' parameter of TorchRegressor must be a float in \(0, inf\)"),
+        ({"weight_decay": -1}, "'weight_decay' parameter"),
+        ({"early_stopping": 0}, "'early_stopping' parameter"),
+        ({"validation_fraction": 1.0}, "'validation_fraction' parameter"),
+        ({"schedule": "linear"}, "'schedule' parameter of TorchRegressor must be one of 'cosine', 'plateau'"),
+        ({"loss": "cubic"}, "'loss' parameter of TorchRegressor must be one of 'auto', 'squared'"),
+        ({"loss": 3}, "'loss' parameter"),
+        ({"device": "abacus"}, "'device' parameter of TorchRegressor must be 'auto' or a device that torch finds here"),
+        ({"standardize": 1}, "'standardize' parameter of TorchRegressor must be True or False"),
+        ({"random_state": "x"}, "'random_state' parameter"),
+        ({"hidden_sizes": ()}, "'hidden_sizes' parameter"),
+    ],
+)
+def test_bad_parameters(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        small(**options).fit(*table())
+
+
+def test_bad_rows():
+    X, y = table(20)
+    with pytest.raises(NotFittedError):
+        small().predict(X)
+    with pytest.raises(InvalidInputError, match="contains NaN"):
+        small().fit(np.where(X > 1000, np.nan, X), y)
+    with pytest.raises(InvalidInputError, match="inconsistent numbers of samples"):
+        small().fit(X, y[:10])
+    with pytest.raises(InvalidInputError, match="features"):
+        small().fit(X, y).predict(X[:, :2])
+
+
+# --- packages and processes ---
+
+
+def test_without_skorch_only_this_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skorch", None)
+    monkeypatch.delitem(sys.modules, "onsphere.torch.regressor")
+    message = r"TorchRegressor needs skorch. Install it with: pip install 'onsphere\[torch\]'"
+    with pytest.raises(MissingExtraError, match=message):
+        importlib.import_module("onsphere.torch.regressor")
+    with pytest.raises(AttributeError, match="no attribute 'KerasRegressor'"):
+        _ = onsphere.torch.KerasRegressor
+
+
+def test_without_accelerate_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(MissingExtraError, match=r"TorchRegressor\(multi_process=True\) needs accelerate"):
+        small(multi_process=True).fit(*table())
+
+
+def test_one_process_under_accelerate_learns_the_same(capsys):
+    X, y = table()
+    options = {"early_stopping": 2, "max_epochs": 10, "learning_rate": 1e-2}
+    alone, shared = (small(**options, multi_process=flag).fit(X, y) for flag in (False, True))
+    assert capsys.readouterr() == ("", "")
+    np.testing.assert_allclose(shared.predict(X), alone.predict(X), rtol=1e-5)
+    assert np.array_equal(pickle.loads(pickle.dumps(shared)).predict(X), shared.predict(X))
+
+
+def test_batches_are_shared_out_evenly(monkeypatch):
+    three = SimpleNamespace(num_processes=3)
+    monkeypatch.setattr("onsphere.torch.regressor._accelerator", lambda device: three)
+    with pytest.raises(InvalidInputError, match=r"must be a multiple of 3, the number of processes. Got 64"):
+        small(multi_process=True).fit(*table())
+
+
+# Each process stops early by the validation loss of all of them, or one would wait for the other for ever. There is one
+# batch, because accelerate shuffles in an order of its own.
+TWO_PROCESSES = """
+import sys
+import numpy as np, torch
+from onsphere.torch import TorchRegressor
+torch.set_num_threads(1)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(160, 3))
+y = X[:, :2] + 0.5 * rng.normal(size=(160, 2))
+options = {"hidden_sizes": (8,), "max_epochs": 90, "learning_rate": 0.05, "random_state": 0, "early_stopping": 3}
+options |= {"batch_size": 144, "validation_fraction": 0.1, "schedule": "plateau"}
+model = TorchRegressor(multi_process=sys.argv[1] == "2", **options).fit(X, y)
+np.savez(sys.argv[2], values=model.predict(X), n_epochs=len(model.history_))
+if sys.argv[1] == "2":
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_learn_what_one_learns(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    runs = {"alone.npz": ("1", {})}
+    runs |= {f"{rank}.npz": ("2", {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, n_processes, str(tmp_path / name)],
+            env={**os.environ, **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, (n_processes, environment) in runs.items()
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(errors)
+    alone, *both = (np.load(tmp_path / name) for name in runs)
+    for each in both:
+        assert each["n_epochs"] == alone["n_epochs"] < 90
+        np.testing.assert_allclose(each["values"], alone["values"], rtol=1e-3, atol=1e-4)
