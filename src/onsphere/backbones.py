@@ -5,6 +5,7 @@ A backbone learns one table: the columns of the direction, then the magnitude, t
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -113,17 +114,27 @@ def _last_step(backbone: Any) -> str | None:
     return backbone.steps[-1][0] if isinstance(backbone, Pipeline) else None
 
 
-def fit_backbone(owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None) -> Any:
-    """Fit the backbone, with weights where there are any."""
-    fit_options: dict[str, Any] = {}
+def fit_backbone(
+    owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any]
+) -> Any:
+    """Fit the backbone, with weights where there are any.
+
+    A backbone whose `fit` has a parameter `column_layout` is told which columns are which (the arguments of
+    `from_columns`), so that it can weigh them as the paper does.
+    """
+    last = _last_step(backbone)
+    learner = backbone if last is None else backbone[-1]
+    options: dict[str, Any] = {}
+    if "column_layout" in inspect.signature(learner.fit).parameters:
+        options["column_layout"] = layout
     if weights is not None:
-        last = _last_step(backbone)
-        learner = backbone if last is None else backbone[-1]
         wrapped = _is_one_copy_per_column(learner)
         check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
-        fit_options = {"sample_weight" if last is None else f"{last}__sample_weight": weights}
+        options["sample_weight"] = weights
+    if last is not None:
+        options = {f"{last}__{name}": value for name, value in options.items()}
     with backbone_errors(owner, backbone, "be fitted"):
-        return backbone.fit(X, columns, **fit_options)
+        return backbone.fit(X, columns, **options)
 
 
 def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:

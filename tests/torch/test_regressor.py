@@ -14,6 +14,8 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch.callbacks import GradientNormClipping
 from torch import nn
@@ -269,7 +271,8 @@ def test_an_instance_keeps_its_weights_and_is_not_trained_itself():
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Linear(4, 3), r"makes a tensor of shape \(n, 2\) of 4 features.*Got \(2, 3\)"),
+        (nn.Linear(4, 3), r"makes a tensor of shape \(n, 2\) of 4 features.*Got shape \(2, 3\) for n = 2"),
+        (nn.Linear(5, 2), r"Got the error mat1 and mat2 shapes cannot be multiplied"),
         (lambda n_features, n_outputs: nn.GRU(n_features, n_outputs), "Got tuple for n = 2"),
         (lambda n_features, n_outputs: "network", "must be a callable that returns a Module. Got 'network'"),
         ("network", "must be a Module, or a callable that makes one. Got 'network'"),
@@ -301,6 +304,15 @@ def test_modules_that_do_not_fit(module, message):
 def test_bad_parameters(options, message):
     with pytest.raises(InvalidInputError, match=message):
         small(**options).fit(*table())
+
+
+def test_a_fit_that_fails_leaves_the_old_one():
+    X, y = table()
+    model = small().fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(InvalidInputError, match="not finite"):
+        model.set_params(optimizer=torch.optim.SGD, learning_rate=1e6, max_epochs=50).fit(X[:, :2], y[:, 0])
+    assert np.array_equal(model.predict(X), before)
 
 
 def test_bad_rows():
@@ -391,3 +403,22 @@ def test_two_processes_learn_what_one_learns(tmp_path):
     for each in both:
         assert each["n_epochs"] == alone["n_epochs"] < 90
         np.testing.assert_allclose(each["values"], alone["values"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("wrap", [lambda network: network, lambda network: make_pipeline(StandardScaler(), network)])
+def test_a_network_inside_hcm_is_told_which_columns_are_which(wrap, monkeypatch):
+    told = []
+    fit = TorchRegressor.fit
+
+    def listening(self, *given, column_layout):
+        told.append(column_layout)
+        return fit(self, *given, column_layout=column_layout)
+
+    monkeypatch.setattr(TorchRegressor, "fit", listening)
+    X, y = table()
+    HCMRegressor(wrap(small())).fit(X, y)
+    HCMClassifier(wrap(small())).fit(X, np.arange(len(X)) % 3)
+    assert told == [
+        {"n_outputs": 1 if y.ndim == 1 else y.shape[1], "magnitude": True, "mean": True},
+        {"n_outputs": 3, "magnitude": False, "mean": False},
+    ]

@@ -110,7 +110,8 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
         self.embedding_ = OneHot().fit(labels)
         self.classes_ = self.embedding_.classes_
         columns = to_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
-        self.estimator_ = fit_backbone(self, backbone, rows, columns, weights)
+        self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
+        self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
 
     def _splitter(self, y: Any, fraction: float | None) -> Any:
         from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
@@ -206,7 +207,7 @@ class HCMClassifier(ClassifierMixin, SphericalEstimator):
     def _outputs(self, X: Any) -> SphericalOutput:
         rows = self._rows(X)
         table = predict_columns(self, self.estimator_, rows, len(self.classes_))
-        return from_columns(table, n_outputs=len(self.classes_), magnitude=False, mean=False)
+        return from_columns(table, **self._layout)
 
     def _uncertainty(self, outputs: SphericalOutput) -> Floats:
         self._check_score()

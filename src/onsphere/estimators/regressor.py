@@ -139,10 +139,11 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)
         self.embedding_ = embedding.fit(target, weights)
-        self._layout = {"magnitude": embedding.has_magnitude, "mean": self.decoder == "mean"}
-        columns = to_columns(embedding.embed(target), **self._layout)
+        carried = {"magnitude": embedding.has_magnitude, "mean": self.decoder == "mean"}
+        columns = to_columns(embedding.embed(target), **carried)
+        self._layout: dict[str, Any] = {"n_outputs": embedding.n_outputs_, **carried}
         self._n_columns = columns.shape[1]
-        self.estimator_ = fit_backbone(self, backbone, rows, columns, weights)
+        self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
         self._target_is_flat = target.ndim == 1
         self._output_names = tuple(str(name) for name in y.columns) if is_frame(y) else None
 
@@ -295,7 +296,7 @@ class HCMRegressor(RegressorMixin, SphericalEstimator):
     def _outputs(self, X: Any) -> SphericalOutput:
         rows = self._rows(X)
         table = predict_columns(self, self.estimator_, rows, self._n_columns)
-        return from_columns(table, n_outputs=self.embedding_.n_outputs_, **self._layout)
+        return from_columns(table, **self._layout)
 
     def _value(self, outputs: SphericalOutput) -> Floats:
         return self._shaped(self.embedding_.decode(outputs, decoder=self.decoder))

@@ -28,6 +28,7 @@ from onsphere._validation import (
     check_sample_weight,
     missing_extra,
     own_errors,
+    unchanged_if_it_fails,
 )
 from onsphere.backbones import from_columns
 from onsphere.errors import InvalidInputError
@@ -179,6 +180,11 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         column_layout : mapping, optional
             What HCMRegressor says of its columns: the arguments of `onsphere.backbones.from_columns`.
         """
+        with unchanged_if_it_fails(self):
+            self._fit(X, y, sample_weight, column_layout)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, layout: Mapping[str, Any] | None) -> None:
         self._check_parameters()
         rows = self._rows(X, fitting=True)
         target = check_regression_target(self, y)
@@ -201,7 +207,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         device = self._checked_device()
         with _seeded(seed):
             module = self._network(rows.shape[1], columns.shape[1], data)
-            net = self._trainer(module, self._criterion(column_layout, weights), seed, device)
+            net = self._trainer(module, self._criterion(layout, weights), seed, device)
             with own_errors():
                 net.fit(data, None)
         # skorch's own account of every batch would outgrow the network.
@@ -209,7 +215,6 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         # Without the optimiser's memory and the accelerator, so that it is small and can be pickled.
         trained = net.accelerator.unwrap_model(net.module_) if self.multi_process else net.module_
         self.net_ = _Net(trained.to(device), **self._common(device)).initialize()
-        return self
 
     def predict(self, X: Any) -> Floats:
         """Predict the columns, (n,) or (n, k), like the y of fit."""
@@ -260,13 +265,16 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad_parameter(self, "module", "a callable that returns a Module", module)
         x = data.parts[0][:2]
-        with torch.no_grad():
-            output = module.eval()(x.to(next(module.parameters(), x).device))
+        try:
+            with torch.no_grad():
+                output: Any = module.eval()(x.to(next(module.parameters(), x).device))
+            got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        except RuntimeError as error:
+            output, got = None, f"the error {error}"
         if getattr(output, "shape", None) != (len(x), n_outputs):
             raise InvalidInputError(
                 f"Expected a module that makes a tensor of shape (n, {n_outputs}) of {n_features} features, one number "
-                f"per column. Got {tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__} for "
-                f"n = {len(x)}. Pass a callable that is told both numbers: "
+                f"per column. Got {got} for n = {len(x)}. Pass a callable that is told both numbers: "
                 "TorchRegressor(lambda n_features, n_outputs: …)."
             )
         return module
