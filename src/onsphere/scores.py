@@ -111,11 +111,9 @@ def reference_confidence(outputs: SphericalOutput) -> Array:
     array([1.   , 0.368, 0.   ])
     """
     xp = array_namespace(outputs.direction)
-    length = geometry.norm(outputs.direction)
-    is_zero = length == 0
-    safe = xp.where(is_zero, xp.ones_like(length), length)
-    farther = xp.where(safe < 1, 1.0 / safe, safe)
-    return xp.where(is_zero, xp.zeros_like(length), xp.exp(1.0 - farther))
+    # The smallest normal number has a finite inverse, and a confidence of 0.
+    length = xp.clip(geometry.norm(outputs.direction), float(xp.finfo(outputs.direction.dtype).smallest_normal), None)
+    return xp.exp(1.0 - xp.where(length < 1, 1.0 / length, length))
 
 
 def reference(outputs: SphericalOutput) -> Array:
