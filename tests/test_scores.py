@@ -31,7 +31,8 @@ def test_each_score_equals_its_formula(direction, magnitude):
 
 
 @pytest.mark.parametrize(
-    ("length", "confidence"), [(1.0, 1.0), (2.0, np.exp(-1)), (0.5, np.exp(-1)), (0.25, np.exp(-3)), (0.0, 0.0)]
+    ("length", "confidence"),
+    [(1.0, 1.0), (2.0, np.exp(-1)), (0.5, np.exp(-1)), (0.25, np.exp(-3)), (2e-311, 0.0), (0.0, 0.0)],
 )
 def test_the_reference_confidence_falls_on_both_sides_of_the_sphere(length, confidence):
     outputs = SphericalOutput(np.array([[length, 0.0]]), np.ones(1))
