@@ -149,7 +149,7 @@ def goals(network):
     means = {row["method"]: row["mean"] for row in rows}
     right = {row["method"]: row["accuracy"] for row in rows}
     measured = {
-        "fit_seconds": min(fit_seconds),
+        "fastest_of_three_fits_seconds": min(fit_seconds),
         "load_of_the_machine_before": others,
         "knn_microseconds_per_image": 1e6 * float(np.median([pair[0] for pair in pairs])) / len(test),
         "joint_microseconds_per_image": 1e6 * float(np.median([pair[1] for pair in pairs])) / len(test),
@@ -160,7 +160,7 @@ def goals(network):
         f"mean AUROC ≥ {GOALS[network]}": min(by_seed) >= GOALS[network],
         "above MSP, Energy and KNN": min(by_seed) > max(means["MSP"], means["Energy"], means["KNN 50"]),
         "accuracy within .3 of softmax": abs(right["joint"] - right["MSP"]) <= 0.3,
-        "fit ≤ 10 s": measured["fit_seconds"] <= 10,
+        "fit ≤ 10 s": measured["fastest_of_three_fits_seconds"] <= 10,
         "time ≤ 1/5 of KNN": measured["time_joint_over_knn"] <= 0.2,
     }
     return rows, measured, met
