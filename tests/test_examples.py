@@ -28,7 +28,6 @@ def test_a_plain_loop_finds_the_noise(capsys):
 
 @pytest.mark.filterwarnings("ignore")  # Lightning warns of workers, and of torch
 def test_a_lightning_module():
-    pytest.importorskip("lightning")
     value, uncertainty = example("lightning_module").main(max_epochs=20)
     assert value.shape == (20, 3)
     assert bool((uncertainty >= 0).all())
@@ -37,7 +36,6 @@ def test_a_lightning_module():
 
 @pytest.mark.filterwarnings("ignore")  # the Trainer warns of torch
 def test_a_hugging_face_trainer(capsys):
-    pytest.importorskip("transformers")
     accuracy, uncertainty = example("huggingface_trainer").main(n=256, max_steps=80)
     assert "replaced the layer 'classifier'" in capsys.readouterr().out
     assert accuracy > 0.9

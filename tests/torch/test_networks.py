@@ -38,7 +38,8 @@ def test_state_dict_matches_the_weights(depth):
     theirs = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
     ours = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     assert {name: shape for name, shape in ours.items() if not name.endswith("num_batches_tracked")} == theirs
-    load_file = pytest.importorskip("safetensors.torch", reason="reading the weights needs safetensors").load_file
+    from safetensors.torch import load_file
+
     network.load_state_dict(load_file(path))
 
 
