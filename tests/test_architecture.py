@@ -17,7 +17,7 @@ LAYERS = [
     {"geometry"},
     {"embeddings", "scores", "metrics"},
     {"calibration", "decision", "monitor", "assessment"},
-    {"calibrated", "backbones", "estimators", "frozen"},
+    {"calibrated", "answers", "backbones", "estimators", "frozen"},
     {"persistence", "export", "scale", "plots", "report", "torch", "baselines", "datasets"},
     {"paper", "service", "demo", "cli"},
 ]

@@ -26,9 +26,9 @@ class Assessment:
         The prediction.
     uncertainty : array of shape (n,)
         The chosen score; higher means less trustworthy.
-    direction_norm : array of shape (n,)
+    direction_norm : array of shape (n,) or None
         ‖d‖: below 1 the target is ambiguous, above 1 the model extrapolates.
-    magnitude : array of shape (n,)
+    magnitude : array of shape (n,) or None
         R, in standardised units.
     sigma : array like value, or None
         Standard deviation of the noise, in the unit of the target. With several outputs only the Torus embedding
@@ -61,8 +61,8 @@ class Assessment:
 
     value: NDArray[Any]
     uncertainty: NDArray[np.float64]
-    direction_norm: NDArray[np.float64]
-    magnitude: NDArray[np.float64]
+    direction_norm: NDArray[np.float64] | None = None
+    magnitude: NDArray[np.float64] | None = None
     sigma: NDArray[np.float64] | None = None
     anchor_residual: NDArray[np.float64] | None = None
     lower: NDArray[np.float64] | None = None

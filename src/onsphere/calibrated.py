@@ -52,7 +52,7 @@ class Calibrated:
     threshold_: float | None
 
     # The parameters that decide what a calibration has measured.
-    _measured: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
+    _measured: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:

@@ -332,7 +332,8 @@ def test_bad_rows():
 
 def test_without_skorch_only_this_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "skorch", None)
-    monkeypatch.delitem(sys.modules, "onsphere.torch.regressor")
+    for name in ("regressor", "training"):
+        monkeypatch.delitem(sys.modules, f"onsphere.torch.{name}")
     message = r"TorchRegressor needs skorch. Install it with: pip install 'onsphere\[torch\]'"
     with pytest.raises(MissingExtraError, match=message):
         importlib.import_module("onsphere.torch.regressor")
@@ -357,7 +358,7 @@ def test_one_process_under_accelerate_learns_the_same(capsys):
 
 def test_batches_are_shared_out_evenly(monkeypatch):
     three = SimpleNamespace(num_processes=3)
-    monkeypatch.setattr("onsphere.torch.regressor._accelerator", lambda device: three)
+    monkeypatch.setattr("onsphere.torch.regressor.accelerator_on", lambda device: three)
     with pytest.raises(InvalidInputError, match=r"must be a multiple of 3, the number of processes. Got 64"):
         small(multi_process=True).fit(*table())
 

@@ -1,4 +1,4 @@
-"""What HCMRegressor and HCMClassifier share: the backbone, and one pass over it."""
+"""What models over a backbone share: which rows the backbone takes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from typing import Any
 
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 
-from onsphere._validation import (
-    check_fitted,
-    check_rows,
-)
-from onsphere.backbones import (
-    input_tags,
-)
-from onsphere.calibrated import Calibrated
+from onsphere._validation import check_fitted, check_rows
+from onsphere.backbones import input_tags
 
-__all__ = ["SphericalEstimator"]
+__all__ = ["OverBackbone"]
 
 
-class SphericalEstimator(Calibrated, MetaEstimatorMixin, BaseEstimator):
-    """What regressor and classifier share: the backbone, and one pass over it."""
+class OverBackbone(MetaEstimatorMixin, BaseEstimator):
+    """A model whose `estimator` is the backbone, and `estimator_` the fitted one."""
 
     estimator: Any
     estimator_: Any

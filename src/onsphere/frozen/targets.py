@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from onsphere import geometry, scores
 from onsphere._validation import Floats, check_labels, check_regression_target
+from onsphere.answers import SIGMA_FLOOR
 from onsphere.backbones import from_columns, to_columns
 from onsphere.calibration import ClassCalibration, RegressionCalibration
 from onsphere.embeddings import Lift, OneHot
-from onsphere.estimators.classifier import _nearest_probabilities
-from onsphere.estimators.regressor import _SIGMA_FLOOR
+from onsphere.estimators.classifier import nearest_probabilities
 from onsphere.geometry import SphericalOutput
 
 __all__ = ["ClassTarget", "NumberTarget", "Target"]
@@ -60,7 +60,7 @@ class ClassTarget:
         return self.embedding.decode(outputs)
 
     def probabilities(self, outputs: SphericalOutput) -> Floats:
-        return _nearest_probabilities(outputs.direction)
+        return nearest_probabilities(outputs.direction)
 
     def details(self, outputs: SphericalOutput) -> dict[str, Any]:
         names = tuple(str(label) for label in self.embedding.classes_)
@@ -143,7 +143,7 @@ class NumberTarget:
         )
 
     def _interval_sigma(self, outputs: SphericalOutput) -> Floats:
-        return self.embedding.sigma(outputs) + _SIGMA_FLOOR * self.embedding.spread_
+        return self.embedding.sigma(outputs) + SIGMA_FLOOR * self.embedding.spread_
 
     def _shaped(self, values: Floats) -> Floats:
         return values[:, 0] if self.is_flat else values

@@ -18,7 +18,10 @@ except ImportError:
     raise missing_extra("onsphere.torch", "torch", "torch") from None
 
 from onsphere.torch.attach import Attached, attach
-from onsphere.torch.head import DenseHead, SphericalHead, SphericalOutput
+from onsphere.torch.dense import DenseHead
+from onsphere.torch.features import feature_batches, features
+from onsphere.torch.frozen_module import to_torch
+from onsphere.torch.head import SphericalHead, SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
 from onsphere.torch.networks import MLP, ResNet, UNet, resnet18, resnet20, resnet56
@@ -39,10 +42,13 @@ __all__ = [
     "UNet",
     "attach",
     "dirichlet_mix",
+    "feature_batches",
+    "features",
     "mixup",
     "resnet18",
     "resnet20",
     "resnet56",
+    "to_torch",
 ]
 
 

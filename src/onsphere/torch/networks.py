@@ -24,6 +24,8 @@ class MLP(nn.Module):
         At least one; the default is that of the paper's industrial experiment.
     negative_slope : float, default 0.01
         0 makes plain rectifiers.
+    dropout : float in [0, 1), default 0
+        The share of activations dropped after each hidden layer in training.
 
     Examples
     --------
@@ -40,13 +42,17 @@ class MLP(nn.Module):
         *,
         hidden_sizes: Sequence[int] = (200, 100, 50),
         negative_slope: float = 0.01,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if len(hidden_sizes) == 0:
             raise bad_parameter(self, "hidden_sizes", "a non-empty sequence of ints", hidden_sizes)
+        check_number(self, "dropout", dropout, above=0, below=1, closed="left")
         layers: list[nn.Module] = []
         for before, after in pairwise((in_features, *hidden_sizes)):
             layers += [nn.Linear(before, after), nn.LeakyReLU(negative_slope)]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
         self.n_features = hidden_sizes[-1]
         self.body = nn.Sequential(*layers)
         self.linear = nn.Linear(self.n_features, out_features)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -26,28 +24,25 @@ from onsphere._validation import (
     check_rows,
     check_same_length,
     check_sample_weight,
-    missing_extra,
     own_errors,
     unchanged_if_it_fails,
 )
-from onsphere.backbones import from_columns
 from onsphere.errors import InvalidInputError
-from onsphere.torch.head import SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.networks import MLP
-
-try:
-    from skorch import NeuralNetRegressor, callbacks, dataset, hf
-except ImportError:
-    raise missing_extra("TorchRegressor", "skorch", "torch") from None
+from onsphere.torch.training import (
+    Net,
+    RowLoss,
+    Rows,
+    SharedNet,
+    accelerator_on,
+    as_it_is,
+    callbacks_for,
+    seeded,
+    validation_split,
+)
 
 __all__ = ["TorchRegressor"]
-
-# skorch has no types, and those inferred from its defaults are too narrow.
-_NeuralNetRegressor: Any = NeuralNetRegressor
-_callbacks: Any = callbacks
-_dataset: Any = dataset
-_hf: Any = hf
 
 # No gradients are kept in evaluation, so that larger batches fit.
 _EVALUATED_AT_ONCE = 16
@@ -63,11 +58,14 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         weights included, and must have as many outputs as there are columns. By default an `MLP`.
     hidden_sizes : sequence of int, default (200, 100, 50)
         Of the MLP.
+    dropout : float in [0, 1), default 0
+        Of the MLP: the share of activations dropped after each hidden layer while it learns.
     loss : {"auto", "squared"}, HCMLoss or a loss of torch, default "auto"
         "squared" is the mean squared error of the columns; `HCMLoss` weighs direction, magnitude and mean as the
         paper does, and needs an HCMRegressor (or HCMClassifier) around it that says which columns are which. "auto"
         is HCMLoss() there and "squared" elsewhere. A loss of torch, called with (prediction, target) in standardised
-        columns, must have reduction="none" where rows are weighted.
+        columns, must have reduction="none" where rows are weighted. It may say by an attribute `outputs_per_column`
+        that the network has several outputs for each column, and by `standardizes=False` that columns stay as they are.
     optimizer : class, default torch.optim.Adam
     learning_rate : float, default 1e-3
     weight_decay : float, default 1e-4
@@ -127,6 +125,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         module: Callable[[int, int], nn.Module] | nn.Module | None = None,
         *,
         hidden_sizes: Sequence[int] = (200, 100, 50),
+        dropout: float = 0.0,
         loss: str | Callable[[Any, Any], Tensor] = "auto",
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
         learning_rate: float = 1e-3,
@@ -146,6 +145,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     ) -> None:
         self.module = module
         self.hidden_sizes = hidden_sizes
+        self.dropout = dropout
         self.loss = loss
         self.optimizer = optimizer
         self.learning_rate = learning_rate
@@ -192,10 +192,10 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         weights = check_sample_weight(sample_weight, rows)
         columns = target[:, None] if target.ndim == 1 else target
         self._target_is_flat = target.ndim == 1
-        options = {"with_mean": self.standardize, "with_std": self.standardize}
-        self._feature_scaler = StandardScaler(**options).fit(rows, sample_weight=weights)
-        self._column_scaler = StandardScaler(**options).fit(columns, sample_weight=weights)
-        data = _Rows(
+        self._feature_scaler = _scaler(self.standardize).fit(rows, sample_weight=weights)
+        scaled = self.standardize and getattr(self.loss, "standardizes", True)
+        self._column_scaler: Any = _scaler(scaled).fit(columns, sample_weight=weights)
+        data = Rows(
             self._feature_scaler.transform(rows),
             self._column_scaler.transform(columns),
             np.ones(len(rows)) if weights is None else weights / weights.mean(),
@@ -205,31 +205,71 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         ):
             seed = check_random_state(self.random_state).randint(2**31 - 1)
         device = self._checked_device()
-        with _seeded(seed):
-            module = self._network(rows.shape[1], columns.shape[1], data)
-            net = self._trainer(module, self._criterion(layout, weights), seed, device)
+        with seeded(seed):
+            module = self._network(rows.shape[1], self._outputs_per_column() * columns.shape[1], data)
+            net = self._trainer(module, self._criterion(layout, weights), seed, device, n_rows=len(rows))
             with own_errors():
                 net.fit(data, None)
         # skorch's own account of every batch would outgrow the network.
         self.history_ = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
         # Without the optimiser's memory and the accelerator, so that it is small and can be pickled.
         trained = net.accelerator.unwrap_model(net.module_) if self.multi_process else net.module_
-        self.net_ = _Net(trained.to(device), **self._common(device)).initialize()
+        self.net_ = Net(trained.to(device), **self._common(device)).initialize()
 
     def predict(self, X: Any) -> Floats:
         """Predict the columns, (n,) or (n, k), like the y of fit."""
-        check_fitted(self, "net_")
-        data = _Rows(self._feature_scaler.transform(self._rows(X, fitting=False)))
-        with _seeded(0):  # a loader draws a number even where nothing is random
-            table = self.net_.predict(data).astype(np.float64)
-        values = self._column_scaler.inverse_transform(table)
+        if self._outputs_per_column() != 1:
+            raise InvalidInputError(
+                f"The network has {self._outputs_per_column()} outputs per column, as its loss asks for; they are no "
+                "predictions. Use predict_outputs, or the model that chose the loss."
+            )
+        values = self.from_standardized(self.predict_outputs(X))
         return values[:, 0] if self._target_is_flat else values
+
+    def predict_outputs(self, X: Any, *, n_samples: int | None = None, seed: int = 0) -> Floats:
+        """What the network itself gives: numbers for standardised columns.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        n_samples : int, optional
+            Passes in which what is random in training (dropout, weights that are drawn) stays so. By default one pass
+            in which it is not.
+        seed : int, default 0
+            Of these passes.
+
+        Returns
+        -------
+        array of shape (n, k), or (n_samples, n, k)
+        """
+        data = Rows(self.standardized_rows(X))
+        with seeded(seed):  # a loader draws a number even where nothing is random
+            if n_samples is None:
+                return self.net_.predict(data).astype(np.float64)
+            check_number("predict_outputs", "n_samples", n_samples, above=1, closed="left", whole=True)
+            with self.net_.sampling():
+                return np.stack([self.net_.predict(data).astype(np.float64) for _ in range(n_samples)])
+
+    def from_standardized(self, columns: Floats, *, centered: bool = True) -> Floats:
+        """Standardised columns (..., k) in their own unit; spreads (centered=False) are scaled and not moved."""
+        scaler = self._column_scaler
+        scaled = columns if scaler.scale_ is None else columns * scaler.scale_
+        return scaled + scaler.mean_ if centered and scaler.with_mean else scaled
+
+    def standardized_rows(self, X: Any) -> Tensor:
+        """The rows as `net_.module_` sees them."""
+        check_fitted(self, "net_")
+        return torch.as_tensor(self._feature_scaler.transform(self._rows(X, fitting=False)), dtype=torch.float32)
+
+    def _outputs_per_column(self) -> int:
+        return int(getattr(self.loss, "outputs_per_column", 1))
 
     def _check_parameters(self) -> None:
         for name in ("batch_size", "max_epochs"):
             check_number(self, name, getattr(self, name), above=1, closed="left", whole=True)
         if self.early_stopping is not None:
             check_number(self, "early_stopping", self.early_stopping, above=1, closed="left", whole=True)
+        check_number(self, "dropout", self.dropout, above=0, below=1, closed="left")
         check_number(self, "learning_rate", self.learning_rate, above=0)
         check_number(self, "weight_decay", self.weight_decay, above=0, closed="left")
         check_number(self, "validation_fraction", self.validation_fraction, above=0, below=1)
@@ -256,9 +296,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         with own_errors():  # of a table, text in a column
             return check_array(rows, dtype="float64")
 
-    def _network(self, n_features: int, n_outputs: int, data: _Rows) -> nn.Module:
+    def _network(self, n_features: int, n_outputs: int, data: Rows) -> nn.Module:
         if self.module is None:
-            return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes)
+            return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes, dropout=self.dropout)
         module = (
             copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(n_features, n_outputs)
         )
@@ -279,7 +319,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             )
         return module
 
-    def _criterion(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> _RowLoss:
+    def _criterion(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> RowLoss:
         loss: Any = self.loss
         if loss == "auto":
             loss = "squared" if layout is None else HCMLoss()
@@ -294,10 +334,10 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         loss = copy.deepcopy(loss)
         if on_sphere and loss.preset is None:
             loss.reduction = "none"
-        scaler: Any = self._column_scaler
-        center = scaler.mean_ if self.standardize else np.zeros(scaler.n_features_in_)
-        scale = scaler.scale_ if self.standardize else np.ones(scaler.n_features_in_)
-        return _RowLoss(loss, layout if on_sphere else None, center, scale, weighted=weights is not None)
+        n_columns = self._column_scaler.n_features_in_
+        center = self.from_standardized(np.zeros(n_columns))
+        scale = self.from_standardized(np.ones(n_columns), centered=False)
+        return RowLoss(loss, layout if on_sphere else None, center, scale, weighted=weights is not None)
 
     def _common(self, device: torch.device | None) -> dict[str, Any]:
         return {
@@ -305,180 +345,43 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             "device": None if device is None else str(device),
             "verbose": 0,
             "iterator_valid__batch_size": _EVALUATED_AT_ONCE * self.batch_size,
-            "iterator_valid__collate_fn": _as_it_is,
+            "iterator_valid__collate_fn": as_it_is,
         }
 
-    def _trainer(self, module: nn.Module, criterion: _RowLoss, seed: int, device: torch.device) -> Any:
+    def _trainer(self, module: nn.Module, criterion: RowLoss, seed: int, device: torch.device, *, n_rows: int) -> Any:
         options: dict[str, Any] = {
             "criterion": lambda: criterion,
+            "n_rows": n_rows,
             "optimizer": self.optimizer,
             "optimizer__weight_decay": self.weight_decay,
             "lr": self.learning_rate,
             "max_epochs": self.max_epochs,
             "batch_size": self.batch_size,
             "iterator_train__shuffle": True,
-            "iterator_train__collate_fn": _as_it_is,
-            "callbacks": self._callbacks(),
+            "iterator_train__collate_fn": as_it_is,
+            "callbacks": callbacks_for(
+                progress=self.progress,
+                schedule=self.schedule,
+                max_epochs=self.max_epochs,
+                early_stopping=self.early_stopping,
+                more=self.callbacks,
+            ),
             "train_split": None,
         }
         if self.early_stopping is not None or self.schedule == "plateau":
-            options["train_split"] = _dataset.ValidSplit(float(self.validation_fraction), random_state=seed)
+            options["train_split"] = validation_split(self.validation_fraction, seed)
         if not self.multi_process:
-            return _Net(module, **self._common(device), **options)
-        accelerator = _accelerator(device)
+            return Net(module, **self._common(device), **options)
+        accelerator = accelerator_on(device)
         if self.batch_size % accelerator.num_processes:
             multiple = f"a multiple of {accelerator.num_processes}, the number of processes"
             raise bad_parameter(self, "batch_size", multiple, self.batch_size)
         # skorch would unwrap the network before early stopping puts the best weights back, whose names are those of the
         # wrapped one; and it would print a table, verbose or not.
-        quiet = {"callbacks__print_log__sink": _as_it_is}
+        quiet = {"callbacks__print_log__sink": as_it_is}
         wrapping: dict[str, Any] = {"accelerator": accelerator, "unwrap_after_train": False, **quiet}
-        return _SharedNet(module, **self._common(None), **options, **wrapping)
-
-    def _callbacks(self) -> list[Any]:
-        chosen: list[Any] = [("watch", _Watch()), *self.callbacks]
-        if self.progress:
-            chosen.append(("progress", _Progress()))
-        if self.schedule == "cosine":
-            policy = torch.optim.lr_scheduler.CosineAnnealingLR
-            chosen.append(("schedule", _callbacks.LRScheduler(policy, T_max=self.max_epochs)))
-        elif self.schedule == "plateau":
-            policy = torch.optim.lr_scheduler.ReduceLROnPlateau
-            chosen.append(("schedule", _callbacks.LRScheduler(policy, monitor="valid_loss")))
-        if self.early_stopping is not None:
-            early_stopping = _callbacks.EarlyStopping(patience=self.early_stopping, load_best=True)
-            chosen.append(("early_stopping", early_stopping))
-        return chosen
+        return SharedNet(module, **self._common(None), **options, **wrapping)
 
 
-class _Rows(torch.utils.data.Dataset[Any]):
-    """Arrays of equal length as (features, (the others)), a whole batch at a time; row by row would take ten times."""
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = [torch.as_tensor(part, dtype=torch.float32) for part in parts]
-
-    def __len__(self) -> int:
-        return len(self.parts[0])
-
-    def __getitems__(self, indices: list[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        features, *others = (part[indices] for part in self.parts)
-        return features, tuple(others)
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
-class _RowLoss:
-    """The weighted mean, over rows, of a loss of standardised columns or of the sphere that they describe.
-
-    No Module: accelerate would wrap it, and fail for want of weights.
-    """
-
-    def __init__(
-        self, loss: Any, layout: Mapping[str, Any] | None, center: Floats, scale: Floats, *, weighted: bool
-    ) -> None:
-        self.loss = loss
-        self.layout = layout
-        self.weighted = weighted
-        self.center = torch.as_tensor(center, dtype=torch.float32)
-        self.scale = torch.as_tensor(scale, dtype=torch.float32)
-
-    def __call__(self, prediction: Tensor, target_and_weight: tuple[Tensor, Tensor]) -> Tensor:
-        target, weight = target_and_weight
-        if self.layout is not None:
-            values = self.loss(self._on_sphere(prediction), self._on_sphere(target))
-        else:
-            values = self.loss(prediction, target)
-        if values.dim() == 0:
-            if self.weighted:
-                raise InvalidInputError(
-                    "Expected a loss with one value per row, so that rows can be weighted. Got one for the whole "
-                    "batch. Make the loss with reduction='none', or leave sample_weight out."
-                )
-            return values
-        return (values.reshape(len(weight), -1).mean(dim=1) * weight).mean()
-
-    def _on_sphere(self, columns: Tensor) -> SphericalOutput:
-        layout = cast("Mapping[str, Any]", self.layout)
-        unscaled: Any = columns * self.scale.to(columns.device) + self.center.to(columns.device)
-        direction, magnitude, mean = from_columns(unscaled, **layout)
-        # Where no magnitude is learned, it is 1 in the target and in the prediction.
-        return SphericalOutput(direction, torch.as_tensor(magnitude, dtype=columns.dtype, device=columns.device), mean)
-
-
-class _Net(_NeuralNetRegressor):
-    """skorch's, in bfloat16 if asked."""
-
-    def __init__(self, module: Any, *, mixed_precision: bool, **options: Any) -> None:
-        super().__init__(module, **options)
-        self.mixed_precision = mixed_precision
-
-    def infer(self, x: Any, **options: Any) -> Tensor:
-        device = next(self.module_.parameters()).device
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bool(self.mixed_precision)):
-            return super().infer(x, **options).float()
-
-
-class _SharedNet(_hf.AccelerateMixin, _Net):
-    """The same over several processes, which must agree on when to stop and so on the loss that they see."""
-
-    def validation_step(self, batch: Any, **options: Any) -> dict[str, Any]:
-        step = super().validation_step(batch, **options)
-        return step | {"loss": self.accelerator.reduce(step["loss"], reduction="mean")}
-
-
-def _accelerator(device: torch.device) -> Any:
-    try:
-        from accelerate import Accelerator
-        from accelerate.utils import DataLoaderConfiguration
-    except ImportError:
-        raise missing_extra("TorchRegressor(multi_process=True)", "accelerate", "torch") from None
-    # One batch is split among the processes, so that their number does not change what is learned.
-    loading = DataLoaderConfiguration(split_batches=True)
-    return Accelerator(cpu=device.type == "cpu", dataloader_config=loading)
-
-
-class _Watch(_callbacks.Callback):
-    """Stop at a loss that is not finite, and let the loss know the epoch."""
-
-    def on_epoch_begin(self, net: Any, **_: Any) -> None:
-        if isinstance(net.criterion_.loss, HCMLoss):
-            net.criterion_.loss.epoch = len(net.history) - 1
-
-    def on_batch_end(self, net: Any, *, loss: Tensor, **_: Any) -> None:
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise InvalidInputError(
-                f"The loss is not finite in epoch {len(net.history)} at step {len(net.history[-1]['batches'])}: it is "
-                f"{value:g}. Features and targets are finite, so the weights have grown too large: lower learning_rate "
-                f"(now {net.lr:g}), clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)]), or "
-                "keep standardize=True."
-            )
-
-
-class _Progress(_callbacks.Callback):
-    """A bar that counts epochs."""
-
-    def on_train_begin(self, net: Any, **_: Any) -> None:
-        from tqdm.auto import tqdm
-
-        self.bar_ = tqdm(total=net.max_epochs, unit="epoch")
-
-    def on_epoch_end(self, net: Any, **_: Any) -> None:
-        losses = {
-            name: f"{net.history[-1][name]:.4g}" for name in ("train_loss", "valid_loss") if name in net.history[-1]
-        }
-        self.bar_.set_postfix(losses, refresh=False)
-        self.bar_.update()
-
-    def on_train_end(self, net: Any, **_: Any) -> None:
-        self.bar_.close()
-
-
-@contextmanager
-def _seeded(seed: int) -> Any:
-    """Random numbers of our own, and the caller's as they were afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
+def _scaler(active: bool) -> Any:
+    return StandardScaler(with_mean=active, with_std=active)

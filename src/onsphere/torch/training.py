@@ -1,0 +1,233 @@
+"""What we add to skorch's training: batches of rows, losses of rows, a bar, and the watch over a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from onsphere._validation import Floats, missing_extra
+from onsphere.backbones import from_columns
+from onsphere.errors import InvalidInputError
+from onsphere.torch.head import SphericalOutput
+from onsphere.torch.loss import HCMLoss
+
+try:
+    from skorch import NeuralNetRegressor, hf
+    from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+    from skorch.dataset import ValidSplit
+except ImportError:
+    raise missing_extra("TorchRegressor", "skorch", "torch") from None
+
+__all__ = [
+    "Net",
+    "RowLoss",
+    "Rows",
+    "SharedNet",
+    "accelerator_on",
+    "as_it_is",
+    "callbacks_for",
+    "random_layers",
+    "seeded",
+    "validation_split",
+]
+
+# skorch has no types, and those inferred from its defaults are too narrow.
+_NeuralNetRegressor: Any = NeuralNetRegressor
+_Callback: Any = Callback
+_EarlyStopping: Any = EarlyStopping
+_LRScheduler: Any = LRScheduler
+_ValidSplit: Any = ValidSplit
+_hf: Any = hf
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """Arrays of equal length as (features, (the others)), a whole batch at a time; row by row would take ten times."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = [torch.as_tensor(part, dtype=torch.float32) for part in parts]
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        features, *others = (part[indices] for part in self.parts)
+        return features, tuple(others)
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class RowLoss:
+    """The weighted mean, over rows, of a loss of standardised columns or of the sphere that they describe.
+
+    No Module: accelerate would wrap it, and fail for want of weights.
+    """
+
+    def __init__(
+        self, loss: Any, layout: Mapping[str, Any] | None, center: Floats, scale: Floats, *, weighted: bool
+    ) -> None:
+        self.loss = loss
+        self.layout = layout
+        self.weighted = weighted
+        self.center = torch.as_tensor(center, dtype=torch.float32)
+        self.scale = torch.as_tensor(scale, dtype=torch.float32)
+
+    def __call__(self, prediction: Tensor, target_and_weight: tuple[Tensor, Tensor]) -> Tensor:
+        target, weight = target_and_weight
+        if self.layout is not None:
+            values = self.loss(self._on_sphere(prediction), self._on_sphere(target))
+        else:
+            values = self.loss(prediction, target)
+        if values.dim() == 0:
+            if self.weighted:
+                raise InvalidInputError(
+                    "Expected a loss with one value per row, so that rows can be weighted. Got one for the whole "
+                    "batch. Make the loss with reduction='none', or leave sample_weight out."
+                )
+            return values
+        return (values.reshape(len(weight), -1).mean(dim=1) * weight).mean()
+
+    def _on_sphere(self, columns: Tensor) -> SphericalOutput:
+        layout = cast("Mapping[str, Any]", self.layout)
+        unscaled: Any = columns * self.scale.to(columns.device) + self.center.to(columns.device)
+        direction, magnitude, mean = from_columns(unscaled, **layout)
+        # Where no magnitude is learned, it is 1 in the target and in the prediction.
+        return SphericalOutput(direction, torch.as_tensor(magnitude, dtype=columns.dtype, device=columns.device), mean)
+
+
+class Net(_NeuralNetRegressor):
+    """skorch's, in bfloat16 if asked, with layers that stay random if asked, and the penalty of a network that has one.
+
+    A penalty is of the whole training set (the divergence of a Bayesian network from its prior, say); a row bears its
+    share.
+    """
+
+    def __init__(self, module: Any, *, mixed_precision: bool, n_rows: int = 1, **options: Any) -> None:
+        super().__init__(module, **options)
+        self.mixed_precision = mixed_precision
+        self.n_rows = n_rows
+        self.stays_random = False
+
+    @contextmanager
+    def sampling(self) -> Any:
+        """Predict with what is random in training."""
+        self.stays_random = True
+        try:
+            yield
+        finally:
+            self.stays_random = False
+
+    def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **options: Any) -> Tensor:
+        loss = super().get_loss(y_pred, y_true, *args, **options)
+        penalty = getattr(self.module_, "penalty", None)
+        return loss if penalty is None else loss + penalty() / self.n_rows
+
+    def infer(self, x: Any, **options: Any) -> Tensor:
+        if self.stays_random:
+            for layer in random_layers(self.module_):
+                layer.train()
+        device = next(self.module_.parameters()).device
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bool(self.mixed_precision)):
+            return super().infer(x, **options).float()
+
+
+def random_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers that are random in training: dropout with a rate above zero, and those with `is_random = True`."""
+    return [
+        layer
+        for layer in module.modules()
+        if (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0) or getattr(layer, "is_random", False)
+    ]
+
+
+class SharedNet(_hf.AccelerateMixin, Net):
+    """The same over several processes, which must agree on when to stop and so on the loss that they see."""
+
+    def validation_step(self, batch: Any, **options: Any) -> dict[str, Any]:
+        step = super().validation_step(batch, **options)
+        return step | {"loss": self.accelerator.reduce(step["loss"], reduction="mean")}
+
+
+def accelerator_on(device: torch.device) -> Any:
+    try:
+        from accelerate import Accelerator
+        from accelerate.utils import DataLoaderConfiguration
+    except ImportError:
+        raise missing_extra("TorchRegressor(multi_process=True)", "accelerate", "torch") from None
+    # One batch is split among the processes, so that their number does not change what is learned.
+    loading = DataLoaderConfiguration(split_batches=True)
+    return Accelerator(cpu=device.type == "cpu", dataloader_config=loading)
+
+
+def validation_split(fraction: float, seed: int) -> Any:
+    """What skorch calls to keep a share of the rows from training."""
+    return _ValidSplit(float(fraction), random_state=seed)
+
+
+def callbacks_for(
+    *, progress: bool, schedule: str | None, max_epochs: int, early_stopping: int | None, more: Sequence[Any]
+) -> list[Any]:
+    """The watch over the loss, and what a user asked for."""
+    chosen: list[Any] = [("watch", _Watch()), *more]
+    if progress:
+        chosen.append(("progress", _Progress()))
+    if schedule == "cosine":
+        policy = torch.optim.lr_scheduler.CosineAnnealingLR
+        chosen.append(("schedule", _LRScheduler(policy, T_max=max_epochs)))
+    elif schedule == "plateau":
+        policy = torch.optim.lr_scheduler.ReduceLROnPlateau
+        chosen.append(("schedule", _LRScheduler(policy, monitor="valid_loss")))
+    if early_stopping is not None:
+        chosen.append(("early_stopping", _EarlyStopping(patience=early_stopping, load_best=True)))
+    return chosen
+
+
+class _Watch(_Callback):
+    """Stop at a loss that is not finite, and let the loss know the epoch."""
+
+    def on_epoch_begin(self, net: Any, **_: Any) -> None:
+        if isinstance(net.criterion_.loss, HCMLoss):
+            net.criterion_.loss.epoch = len(net.history) - 1
+
+    def on_batch_end(self, net: Any, *, loss: Tensor, **_: Any) -> None:
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise InvalidInputError(
+                f"The loss is not finite in epoch {len(net.history)} at step {len(net.history[-1]['batches'])}: it is "
+                f"{value:g}. Features and targets are finite, so the weights have grown too large: lower learning_rate "
+                f"(now {net.lr:g}), clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)]), or "
+                "keep standardize=True."
+            )
+
+
+class _Progress(_Callback):
+    """A bar that counts epochs."""
+
+    def on_train_begin(self, net: Any, **_: Any) -> None:
+        from tqdm.auto import tqdm
+
+        self.bar_ = tqdm(total=net.max_epochs, unit="epoch")
+
+    def on_epoch_end(self, net: Any, **_: Any) -> None:
+        losses = {
+            name: f"{net.history[-1][name]:.4g}" for name in ("train_loss", "valid_loss") if name in net.history[-1]
+        }
+        self.bar_.set_postfix(losses, refresh=False)
+        self.bar_.update()
+
+    def on_train_end(self, net: Any, **_: Any) -> None:
+        self.bar_.close()
+
+
+@contextmanager
+def seeded(seed: int) -> Any:
+    """Random numbers of our own, and the caller's as they were afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
