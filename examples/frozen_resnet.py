@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsphere.datasets.uci import data_folder
-from onsphere.frozen import FrozenHead
-from onsphere.torch import resnet20
-from onsphere.torch.features import features
+from onsphere import FrozenHead
+from onsphere.datasets import data_folder
+from onsphere.torch import features, resnet20
 
 
 def network() -> torch.nn.Module:
