@@ -7,85 +7,23 @@ Features are extracted once and kept in FOLDER (by default `~/.cache/onsphere/fe
 
 import json
 import os
-import sys
 import time
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-import torch
+from _features import NETWORKS, OOD, images, logits, table
 from _record import RESULTS, record
 from rich.progress import track
-from safetensors.torch import load_file
 from scipy.special import logsumexp, softmax
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
-from torch.utils.data import DataLoader, TensorDataset
 
-from onsphere.datasets.images import (
-    load_cifar10,
-    load_cifar100,
-    load_image_folder,
-    load_mnist,
-    load_svhn,
-    resize_images,
-)
-from onsphere.datasets.uci import data_folder
 from onsphere.frozen import FrozenHead
-from onsphere.frozen.heads import Kernel
+from onsphere.frozen.designs import Kernel
 from onsphere.metrics import auroc
-from onsphere.torch.features import features
-from onsphere.torch.networks import resnet20, resnet56
 
-FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"
-NETWORKS = {"ResNet-20": resnet20, "ResNet-56": resnet56}
-OOD = ("CIFAR-100", "Tiny ImageNet", "MNIST", "SVHN", "DTD")
 GOALS = {"ResNet-20": 92.7, "ResNet-56": 92.9}
 HEADS = ("kernel", "quadratic", "linear")
-MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-
-
-# --- features ---
-
-
-@cache
-def images(name):
-    pictures, labels = {
-        "train": lambda: load_cifar10("train"),
-        "test": lambda: load_cifar10("test"),
-        "CIFAR-100": lambda: load_cifar100("test"),
-        "Tiny ImageNet": lambda: load_image_folder(data_folder() / "tiny-imagenet-200" / "val"),
-        "MNIST": lambda: load_mnist("test"),
-        "SVHN": lambda: load_svhn("test"),
-        "DTD": lambda: load_image_folder(data_folder() / "dtd" / "images"),
-    }[name]()
-    return resize_images(pictures), labels
-
-
-def normalised(batch):
-    pictures, labels = zip(*batch, strict=True)
-    return (torch.stack(pictures).permute(0, 3, 1, 2) / 255 - MEAN) / STD, torch.stack(labels)
-
-
-@cache
-def pretrained(network):
-    model = NETWORKS[network]()
-    name = network.lower().replace("-", "")
-    model.load_state_dict(load_file(data_folder() / "weights" / f"cifar10_{name}.safetensors"))
-    return model
-
-
-@cache
-def table(network, name, layer="last"):
-    """Features (n, p) of one set, kept on disk."""
-    path = FOLDER / f"{network} {layer} {name}.npy"
-    if not path.exists():
-        print(f"extracting {path.stem}")
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        data = TensorDataset(*map(torch.from_numpy, images(name)))
-        loader = DataLoader(data, batch_size=250, collate_fn=normalised)
-        np.save(path, features(pretrained(network), loader, layer=None if layer == "last" else layer)[0])
-    return np.load(path).astype(np.float64)
 
 
 def seconds(call):
@@ -111,8 +49,6 @@ def rates(score):
 def goals(network):
     train, test = table(network, "train"), table(network, "test")
     labels, truth = images("train")[1], images("test")[1]
-    linear = pretrained(network).linear
-    weight, bias = linear.weight.detach().double().numpy(), linear.bias.detach().double().numpy()
     others, fit_seconds, heads = os.getloadavg()[0], [], []
     for seed in range(3):
         heads.append(FrozenHead(random_state=seed))
@@ -126,11 +62,11 @@ def goals(network):
     def accuracy(directions):
         return 100 * float(np.mean(directions.argmax(axis=1) == truth))
 
-    logits = {name: table(network, name) @ weight.T + bias for name in ("test", *OOD)}
+    plain = accuracy(logits(network, "test"))
     methods = {
-        "MSP": (accuracy(logits["test"]), lambda name: -softmax(logits[name], axis=1).max(axis=1)),
-        "Energy": (accuracy(logits["test"]), lambda name: -logsumexp(logits[name], axis=1)),
-        "KNN 50": (accuracy(logits["test"]), lambda name: knn(table(network, name))),
+        "MSP": (plain, lambda name: -softmax(logits(network, name), axis=1).max(axis=1)),
+        "Energy": (plain, lambda name: -logsumexp(logits(network, name), axis=1)),
+        "KNN 50": (plain, lambda name: knn(table(network, name))),
     }
     for kind in reversed(HEADS):
         methods[kind] = (

@@ -18,15 +18,17 @@ LAYERS = [
     {"embeddings", "scores", "metrics"},
     {"calibration", "decision", "monitor", "assessment"},
     {"calibrated", "answers", "backbones", "estimators", "frozen"},
-    {"persistence", "export", "scale", "plots", "report", "torch", "baselines", "datasets"},
-    {"paper", "service", "demo", "cli"},
+    {"persistence", "export", "scale", "plots", "report", "torch", "baselines", "comparison", "datasets"},
+    {"paper", "service", "demo", "installation", "cli"},
 ]
 HEAVY = {
     "torch": {"torch", "baselines", "paper"},
     "pandas": set(),
     "matplotlib": set(),
     "rich": {"demo", "cli"},
+    "typer": {"cli"},
     "pyarrow": set(),
+    "h5py": set(),
     "onnx": set(),
     "onnxruntime": set(),
     "fastapi": {"service"},
@@ -96,6 +98,7 @@ def test_the_public_names_are_these():
     assert sorted(onsphere.__all__) == [
         "Assessment",
         "Calibration",
+        "Comparison",
         "Duplicate",
         "FalseAlarm",
         "FrozenHead",
@@ -117,6 +120,7 @@ def test_the_public_names_are_these():
         "Tolerance",
         "Torus",
         "__version__",
+        "compare",
     ]
     assert all(hasattr(onsphere, name) for name in onsphere.__all__)
 

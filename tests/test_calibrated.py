@@ -25,6 +25,7 @@ from onsphere import (
     Risk,
     Tolerance,
 )
+from onsphere.calibrated import fingerprints
 from onsphere.metrics import interval_coverage
 
 
@@ -136,6 +137,27 @@ def test_decisions_follow_the_threshold(regressor, diabetes):
     assert model.threshold_ is None
 
 
+def test_a_row_whose_uncertainty_is_not_a_number_is_never_accepted(diabetes):
+    class Unsure(HCMRegressor):
+        """Knows nothing about the first row."""
+
+        def _answer(self, X):
+            answer = super()._answer(X)
+            return answer._replace(uncertainty=np.where(np.arange(len(X)) == 0, np.nan, answer.uncertainty))
+
+    X, y = diabetes
+    model = HCMRegressor(forest()).fit(X[:200], y[:200]).calibrate(X[200:320], y[200:320])
+    model.__class__ = Unsure
+    model.set_threshold(Quantile(0.9))
+    decided, result = model.decide(X[320:]), model.assess(X[320:])
+    assert decided.mask[0]
+    assert not result.accepted[0]
+    np.testing.assert_array_equal(decided.mask, ~result.accepted)
+    with pytest.raises(InvalidInputError, match=r"finite uncertainty\. Got 1 of 122 without\. They lie too far"):
+        model.calibrate(X[320:], y[320:])
+    assert model.threshold_ is not None
+
+
 def test_decisions_about_several_outputs_and_classes(classifier, digits):
     X, y = digits
     two = HCMRegressor(forest()).fit(X[:500], X[:500, 2:4]).calibrate(X[500:900], X[500:900, 2:4])
@@ -239,6 +261,19 @@ def test_calibrating_on_training_rows_is_warned_about(kind, diabetes):
     assert [w for w in caught if "100% of the 100 calibration rows were also trained on" in str(w.message)]
 
 
+def test_of_many_training_rows_a_sample_is_remembered(diabetes, monkeypatch):
+    """Of 442 rows 50 are remembered, and of the calibration rows those compared that could be among them."""
+    monkeypatch.setattr("onsphere.calibrated._N_SEEN", 50)
+    X, y = diabetes
+    model = HCMRegressor(Ridge()).fit(X, y)
+    assert len(model._seen) == 50
+    model.calibrate(X + 1e-3, y)  # other rows, and no warning
+    with pytest.warns(OnsphereWarning, match="100% of the 200 calibration rows were also trained on"):
+        model.calibrate(X[:200], y[:200])
+    unknown = ~np.isin(fingerprints(X, y), model._seen)
+    model.calibrate(X[unknown], y[unknown])  # trained on, but nothing is known of them
+
+
 def test_rows_of_small_integers_are_not_taken_for_one_another():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, size=(3000, 40)).astype(float)
@@ -324,6 +359,18 @@ def test_bad_calibration_rows_are_refused_and_change_nothing(regressor, diabetes
     named = HCMRegressor(Ridge()).fit(frame, y)
     with pytest.raises(InvalidInputError, match="Feature names unseen at fit time"):
         named.calibrate(frame.rename(columns={"a": "z"}), y)
+
+
+def test_tensors_with_a_gradient_are_told_what_to_do(diabetes):
+    import torch
+
+    X, y = diabetes
+    model = HCMRegressor(Ridge()).fit(X[:200], y[:200])
+    with pytest.raises(InvalidInputError, match=r"Expected X without a gradient\. Got a Tensor.*Pass X\.detach\(\)"):
+        model.fit(torch.tensor(X, requires_grad=True), y)
+    for method in (model.fit, model.calibrate):
+        with pytest.raises(InvalidInputError, match="Expected y without a gradient"):
+            method(X, torch.tensor(y, requires_grad=True))
 
 
 def test_simultaneous_is_yes_or_no(regressor, diabetes):

@@ -12,9 +12,17 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from onsphere import InvalidInputError, InvalidTypeError, NotCalibratedError, NotFittedError, Quantile
+from onsphere import (
+    InvalidInputError,
+    InvalidTypeError,
+    NotCalibratedError,
+    NotFittedError,
+    OnsphereWarning,
+    Quantile,
+)
 from onsphere.frozen import FrozenHead
-from onsphere.frozen.heads import RIDGES, Kernel, Linear, Quadratic, Statistics, _cross_validation, solve
+from onsphere.frozen.designs import Kernel, Linear, Quadratic
+from onsphere.frozen.ridge import RIDGES, Statistics, _cross_validation, solve
 from onsphere.frozen.sample import row_codes
 from onsphere.metrics import auroc
 
@@ -123,6 +131,37 @@ def test_cross_validation_shrinks_noise_and_leaves_signal():
     assert solve(design, Statistics.of(design.columns(X), signal), "gcv").ridge <= 0.01
 
 
+def test_a_ridge_too_small_to_solve_with_is_told_and_not_chosen(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = np.tile(rng.normal(size=(400, 6)), 2), np.arange(400) % 3
+    with pytest.raises(InvalidInputError, match=r"Got 1e-14, for which rounding leaves no solution.*Raise ridge"):
+        head("linear", ridge=1e-14).fit(X, y)
+    design = Linear.for_rows(X)
+    sums = Statistics.of(design.columns(X), one_hot(y)).centered()
+    assert _cross_validation(design, sums, design.penalty(X.var(axis=0)), 1e-14) == np.inf
+    monkeypatch.setattr("onsphere.frozen.ridge.RIDGES", (1e-14, 1.0))
+    assert head("linear").fit(X, y).heads_["linear"].ridge == 1.0
+
+
+def tight_clusters(rng, width):
+    """Two clusters far apart beside their width; most pairs lie within one of them."""
+    place = np.where(rng.random((2000, 1)) < 0.8, [[1.0, 0.0, 0.0]], [[1.0, 1.0, 0.0]])
+    return place + width * rng.normal(size=(2000, 3))
+
+
+@pytest.mark.parametrize("width", [1e-3, 1e-4, 1e-5, 1e-6, 1e-8])
+@pytest.mark.parametrize("make", [lambda rng, width: 1.0 + width * rng.normal(size=(2000, 3)), tight_clusters])
+def test_landmarks_that_nearly_coincide_still_tell_rows_apart(make, width):
+    """Rounding shows beside their distances; below a millionth of the length, distances themselves are lost."""
+    rng = np.random.default_rng(0)
+    X, y = make(rng, width), np.arange(2000) % 3
+    X[np.arange(2000), y] += 3 * width
+    fitted = head("kernel", n_landmarks=300).fit(X, y)
+    assert np.isfinite(fitted.predict_uncertainty(X)).all()
+    if width > 1e-7:
+        assert np.mean(fitted.predict(X) == y) > 0.9
+
+
 # --- sums that add up ---
 
 
@@ -155,6 +194,20 @@ def test_asking_between_batches_changes_nothing(classes):
     quiet, asked = head().partial_fit(X[:500], y[:500]), head().partial_fit(X[:500], y[:500])
     asked.predict_uncertainty(X)
     same(quiet.partial_fit(X[500:], y[500:]), asked.partial_fit(X[500:], y[500:]), X, atol=0)
+
+
+def test_rows_of_batches_and_shards_are_known_again(classes):
+    """So that calibrating on them is warned about, as it is after one fit."""
+    X, y = classes
+    streamed = head("linear").partial_fit(X[:300], y[:300]).partial_fit(X[300:600], y[300:600])
+    sharded = head("linear").partial_fit(X[:300], y[:300])
+    sharded.merge(FrozenHead.like(sharded).partial_fit(X[300:600], y[300:600]))
+    continued = head("linear").fit(X[:300], y[:300]).partial_fit(X[300:600], y[300:600])
+    for fitted in (streamed, sharded, continued):
+        assert len(fitted.calibrate(X[600:], y[600:]).calibration_) == 300  # and no warning
+        for part in (slice(0, 300), slice(300, 600)):
+            with pytest.warns(OnsphereWarning, match="100% of the 300 calibration rows were also trained on"):
+                fitted.calibrate(X[part], y[part])
 
 
 def test_a_head_survives_pickling_and_merges_afterwards(classes):
@@ -250,6 +303,32 @@ def test_held_out_scores_that_are_all_alike_leave_a_finite_answer():
     assert set(fitted._solved().spread.values()) == {1.0}
     assert np.isfinite(fitted.predict_uncertainty(X)).all()
     assert (fitted.predict(X) == np.repeat([0, 1], 30)).all()
+
+
+@pytest.mark.parametrize("size", [1e20, 1e90, 1e200])
+@pytest.mark.parametrize("kind", ["joint", "linear", "quadratic"])
+def test_features_of_any_size_are_answered_and_trusted_least(data, kind, size):
+    """Warnings are errors here, so numpy has none to say either."""
+    X, y = data
+    fitted = head(kind).fit(X[:600], y[:600]).calibrate(X[600:], y[600:]).set_threshold(Quantile(0.9))
+    far = X[:50] * size
+    uncertainty = fitted.predict_uncertainty(far)
+    assert not np.isnan(uncertainty).any()
+    assert (uncertainty > fitted.predict_uncertainty(X).max()).all()
+    result = fitted.assess(far)
+    np.testing.assert_array_equal(result.uncertainty, uncertainty)
+    assert not result.accepted.any()
+    assert fitted.decide(far).mask.all()
+    assert (fitted.predict_confidence(far) == 1 / 301).all()
+    assert all((scores >= 0).all() for scores in fitted.predict_uncertainty_per_head(far).values())
+    assert fitted.predict(far).shape == (50,)
+    if result.probabilities is not None:
+        np.testing.assert_allclose(result.probabilities.sum(axis=1), 1.0)
+        assert result.in_set.any(axis=1).all()
+    if size == 1e200:
+        with pytest.raises(InvalidInputError, match=r"calibration rows with a finite uncertainty\. Got 50 of 50"):
+            fitted.calibrate(far, y[:50])
+        assert fitted.threshold_ is not None
 
 
 @pytest.mark.parametrize("X", [np.ones((30, 3)), np.zeros((30, 3)), np.arange(30.0)[:, None], 1e6 + np.eye(30, 4)])
@@ -365,6 +444,18 @@ def test_small_data_use_every_row_as_a_landmark(classes):
     assert head().fit(X[[0, 1]], ["a", "b"]).predict(X[[0, 1]]).tolist() == ["a", "b"]
 
 
+def test_a_kind_that_is_changed_counts_from_the_next_fit(classes):
+    X, y = classes
+    fitted = head("linear").fit(X[:600], y[:600]).calibrate(X[600:], y[600:])
+    before, shard = fitted.predict_uncertainty(X), FrozenHead.like(fitted).partial_fit(X, y)
+    for kind in ("kernel", "joint"):
+        fitted.set_params(kind=kind)
+        np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
+        np.testing.assert_array_equal(fitted.assess(X).uncertainty, before)
+    assert list(fitted.merge(shard).heads_) == ["linear"]
+    assert list(fitted.fit(X, y).heads_) == ["kernel", "quadratic", "linear"]
+
+
 def test_random_state_decides_the_draw(classes):
     X, y = classes
     first, again = head(random_state=3).fit(X, y), head(random_state=3).fit(X, y)
@@ -383,6 +474,8 @@ def test_random_state_decides_the_draw(classes):
         ({"task": "ranking"}, "'task' parameter of FrozenHead must be one of 'auto'"),
         ({"ridge": "loo"}, "'ridge' parameter of FrozenHead must be 'gcv' or a float above 0. Got 'loo'"),
         ({"ridge": 0.0}, "'ridge' parameter of FrozenHead must be a float in"),
+        ({"ridge": np.array([1.0, 2.0])}, "'ridge' parameter of FrozenHead must be a float in"),
+        ({"random_state": "a", "n_landmarks": 60}, "'random_state' parameter of FrozenHead must be an int"),
         ({"bandwidth": -1.0}, "'bandwidth' parameter of FrozenHead"),
         ({"n_landmarks": 0}, "'n_landmarks' parameter of FrozenHead must be an int"),
         ({"n_landmarks": "all"}, "'n_landmarks' parameter of FrozenHead must be an int"),
@@ -422,18 +515,63 @@ def test_bad_rows(classes):
         with pytest.raises(InvalidInputError, match=message):
             fitted.partial_fit(rows, labels)
     np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
-    with pytest.raises(InvalidInputError, match="sums overflow"), np.errstate(all="ignore"):
-        head("quadratic").fit(X * 1e160, y)
     with pytest.raises(InvalidInputError, match="counts every row once"):
         head().fit(X, y, sample_weight=np.ones(900))
     with pytest.raises(InvalidInputError, match="could not convert"):
         head().fit(pd.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]}), [0, 1])
 
 
+@pytest.mark.parametrize(("kind", "size"), [("linear", 1e150), ("quadratic", 1e80), ("joint", 1e300)])
+def test_features_and_targets_too_large_to_be_squared_are_refused_before_they_spoil_the_sums(classes, kind, size):
+    """Warnings are errors here, so ours is the first word about it."""
+    X, y = classes
+    with pytest.raises(
+        InvalidInputError, match=r"Expected features of at most 1e\+\d+ in size.*Got \d.*Drop such rows"
+    ):
+        head(kind).fit(X * size, y)
+    fitted = head(kind).partial_fit(X, y)
+    before = fitted.predict_uncertainty(X)
+    with pytest.raises(InvalidInputError, match="Expected features of at most"):
+        fitted.partial_fit(np.full((3, 8), -size), y[:3])
+    assert fitted.n_rows_ == 900
+    np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
+    numbers = head(kind).partial_fit(X, X[:, 0])
+    with pytest.raises(InvalidInputError, match="Expected standardised targets of at most"):
+        numbers.partial_fit(X[:3], [1e200, 0.0, 1.0])
+    assert numbers.n_rows_ == 900
+    assert head("kernel").fit(X * size, y).n_rows_ == 900  # which sees angles only
+
+
+def test_tensors_with_a_gradient_are_told_what_to_do(classes):
+    import torch
+
+    X, _ = classes
+    fitted, tensor = head("linear").fit(X, X[:, 0]), torch.tensor(X, requires_grad=True)
+    for call in (
+        fitted.predict,
+        fitted.predict_uncertainty,
+        fitted.assess,
+        lambda rows: fitted.partial_fit(rows, X[:, 0]),
+    ):
+        with pytest.raises(InvalidInputError, match=r"Expected X without a gradient.*Pass X\.detach\(\)"):
+            call(tensor)
+    for method in (fitted.fit, fitted.partial_fit, fitted.calibrate):
+        with pytest.raises(InvalidInputError, match=r"Expected y without a gradient.*Pass y\.detach\(\)"):
+            method(X, tensor[:, 0])
+
+
+def test_the_coverage_of_an_assessment_is_named(classes):
+    fitted = head("linear", calibration="split").fit(*classes)
+    for coverage in (0.0, 1.5, "most"):
+        with pytest.raises(InvalidInputError, match="'coverage' parameter of assess must be a float in"):
+            fitted.assess(classes[0], coverage=coverage)
+
+
 def test_bad_targets(classes):
     X, y = classes
     for labels, message in [
-        (np.zeros(900, dtype=int), "at least two classes"),
+        (np.zeros(900, dtype=int), r"FrozenHead needs at least two classes in y\. Got \[0\]\. Add rows"),
+        ([], "inconsistent"),
         (None, "target y is None"),
         (np.full(900, np.nan), "contains NaN"),
         (y[:5], "inconsistent"),
@@ -454,6 +592,13 @@ def test_classes_can_be_told_before_they_come(classes):
         told.partial_fit(X, y, classes=["cat", "dog"])
     with pytest.raises(InvalidInputError, match=r"fitted on classes\. Got one fitted on numbers"):
         head().fit(X, X[:, 0]).partial_fit(X, X[:, 0], classes=[1, 2])
+    with pytest.raises(
+        InvalidInputError, match="'classes' parameter of FrozenHead must be None where task='regression'"
+    ):
+        head(task="regression").partial_fit(X, X[:, 0], classes=[0, 1])
+    for classes_given in ([], ["cat"]):
+        with pytest.raises(InvalidInputError, match="at least two classes"):
+            head().partial_fit(X, y, classes=classes_given)
 
 
 @pytest.mark.parametrize("kind", KINDS)

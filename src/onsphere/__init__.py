@@ -8,6 +8,7 @@
 
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
+from onsphere.comparison import Comparison, compare
 from onsphere.decision import FalseAlarm, Quantile, Risk, Tolerance
 from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, Torus
 from onsphere.errors import (
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Assessment",
     "Calibration",
+    "Comparison",
     "Duplicate",
     "FalseAlarm",
     "FrozenHead",
@@ -49,4 +51,5 @@ __all__ = [
     "Tolerance",
     "Torus",
     "__version__",
+    "compare",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,10 +34,14 @@ _TARGET_OPTIONS: dict[str, Any] = {"ensure_2d": False, "allow_nd": True, "dtype"
 # --- parameters ---
 
 
+def name_of(owner: object) -> str:
+    """What to call the function, by its name, or the object, by its class, that was given something wrong."""
+    return owner if isinstance(owner, str) else type(owner).__name__
+
+
 def bad_parameter(owner: object, name: str, expected: str, got: object) -> InvalidInputError:
     """The one sentence for a parameter that cannot be used."""
-    who = owner if isinstance(owner, str) else type(owner).__name__
-    return InvalidInputError(f"The {name!r} parameter of {who} must be {expected}. Got {got!r} instead.")
+    return InvalidInputError(f"The {name!r} parameter of {name_of(owner)} must be {expected}. Got {got!r} instead.")
 
 
 def check_option(owner: object, name: str, value: object, options: Sequence[str]) -> None:
@@ -196,7 +201,7 @@ def check_target_given(owner: object, y: Any) -> Any:
     """That there is a target, with no masked entry and no two columns of one name."""
     if y is None:
         raise InvalidInputError(
-            f"{type(owner).__name__} requires y to be passed, but the target y is None. Pass one target per row of X."
+            f"{name_of(owner)} requires y to be passed, but the target y is None. Pass one target per row of X."
         )
     check_unmasked("y", y)
     if is_frame(y):
@@ -214,18 +219,18 @@ def check_regression_target(owner: object, y: Any) -> Floats:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(
-            f"Expected a target y of numbers for {type(owner).__name__}, one row per sample. Got {error}. "
+            f"Expected a target y of numbers for {name_of(owner)}, one row per sample. Got {error}. "
             "Convert or drop what is no number, and give every row the same length."
         ) from error
     if values.dtype.kind in "USMmc":
         raise InvalidInputError(
-            f"Expected a numeric target y for {type(owner).__name__}. Got dtype {values.dtype} "
+            f"Expected a numeric target y for {name_of(owner)}. Got dtype {values.dtype} "
             f"({'Complex data not supported' if values.dtype.kind == 'c' else 'no real numbers'}). "
             "Convert it to numbers, or use HCMClassifier for classes."
         )
     if values.ndim not in (1, 2) or 0 in values.shape[1:]:
         raise InvalidInputError(
-            f"Expected a target y of shape (n,) or (n, D) with D ≥ 1 for {type(owner).__name__}. "
+            f"Expected a target y of shape (n,) or (n, D) with D ≥ 1 for {name_of(owner)}. "
             f"Got shape {values.shape}. Pass one row per sample and one column per output."
         )
     with own_errors():
@@ -243,7 +248,9 @@ def check_labels(owner: object, y: Any) -> NDArray[Any]:
             f"Expected a class label in every row of y. Input y contains NaN or another missing value in {n_missing} "
             "row(s). Drop these rows, or give them a class of their own."
         )
-    with own_errors():
+    with own_errors(), warnings.catch_warnings():
+        # Many classes in a small batch are nothing to warn about.
+        warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
         check_classification_targets(labels)
     return labels
 
@@ -258,8 +265,9 @@ def _is_missing(label: Any) -> bool:
 def check_at_least_two_classes(owner: object, classes: NDArray[Any]) -> None:
     """More than one class."""
     if len(classes) < 2:
+        got = f"one class, {classes.tolist()[0]!r}" if len(classes) else "none"
         raise InvalidInputError(
-            f"{type(owner).__name__} needs at least two classes in y. Got one class, {classes[0]!r}. "
+            f"{type(owner).__name__} needs at least two classes in y. Got {got}. "
             "Add rows of another class: with one class there is nothing to tell apart."
         )
 

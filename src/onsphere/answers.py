@@ -17,6 +17,7 @@ from onsphere._validation import (
     check_flag,
     check_labels,
     check_n_outputs,
+    check_number,
     check_output_names,
     check_regression_target,
     check_same_length,
@@ -139,6 +140,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         -------
         array of shape (n, 2), or (n, D, 2) where y had two dimensions: lower and upper end
         """
+        check_number("predict_interval", "coverage", coverage, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
         calibration = self._calibrated("predict_interval")
         return self._interval(calibration, self._answer(X), coverage, simultaneous)
@@ -155,6 +157,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         value : array of shape (n, D), or (n,) for a flat target
         radius : array of shape (n,)
         """
+        check_number("predict_ball", "coverage", coverage, above=0, below=1)
         calibration = self._calibrated("predict_ball")
         answer = self._answer(X)
         radius = calibration.radius(self._interval_sigma(answer), self.spread_, coverage=coverage)
@@ -171,6 +174,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         coverage : float in (0, 1), default 0.9
             Of the intervals.
         """
+        check_number("assess", "coverage", coverage, above=0, below=1)
         answer = self._answer(X)
         judged = self._judged(answer.uncertainty)
         if judged:
@@ -272,6 +276,7 @@ class ClassAnswers(ClassifierMixin, Calibrated):
         -------
         bool array of shape (n, C), one column per entry of classes_
         """
+        check_number("predict_set", "coverage", coverage, above=0, below=1)
         calibration = self._calibrated("predict_set")
         return calibration.prediction_set(self._answer(X).probabilities, coverage=coverage)
 
@@ -287,6 +292,7 @@ class ClassAnswers(ClassifierMixin, Calibrated):
         coverage : float in (0, 1), default 0.9
             Of the sets.
         """
+        check_number("assess", "coverage", coverage, above=0, below=1)
         answer = self._answer(X)
         judged = self._judged(answer.uncertainty)
         if judged:

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state, get_tags
 
-from onsphere._validation import Floats, backbone_errors, check_takes_weights, own_errors
+from onsphere._validation import Floats, backbone_errors, check_takes_weights, name_of, own_errors
 from onsphere.errors import InvalidTypeError
 from onsphere.geometry import SphericalOutput
 
@@ -23,6 +23,7 @@ __all__ = [
     "input_tags",
     "predict_columns",
     "prepare_backbone",
+    "seed_unseeded",
     "to_columns",
 ]
 
@@ -40,17 +41,23 @@ def prepare_backbone(owner: object, estimator: Any, random_state: int | np.rando
     Every `random_state` of the copy that is None is set from the given one. A regressor for one output, alone or
     as the last step of a pipeline, is wrapped so that it learns one copy of itself per column.
     """
-    with own_errors(f"The 'random_state' parameter of {type(owner).__name__} must be an int, a RandomState or None. "):
-        generator = check_random_state(random_state)
     backbone = default_backbone() if estimator is None else _checked_clone(owner, estimator)
+    seed_unseeded(owner, backbone, random_state)
+    return backbone if get_tags(backbone).target_tags.multi_output else _one_copy_per_column(backbone)
+
+
+def seed_unseeded(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
+    """Set every `random_state` of a model and its parts that is None from the given one, and return the model."""
+    with own_errors(f"The 'random_state' parameter of {name_of(owner)} must be an int, a RandomState or None. "):
+        generator = check_random_state(random_state)
     if random_state is not None:
         unseeded = [
             name
-            for name, value in sorted(backbone.get_params(deep=True).items())
+            for name, value in sorted(model.get_params(deep=True).items())
             if (name == "random_state" or name.endswith("__random_state")) and value is None
         ]
-        backbone.set_params(**{name: generator.randint(2**31 - 1) for name in unseeded})
-    return backbone if get_tags(backbone).target_tags.multi_output else _one_copy_per_column(backbone)
+        model.set_params(**{name: generator.randint(2**31 - 1) for name in unseeded})
+    return model
 
 
 def input_tags(estimator: Any) -> tuple[bool, bool]:
@@ -115,7 +122,7 @@ def _last_step(backbone: Any) -> str | None:
 
 
 def fit_backbone(
-    owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any]
+    owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any] | None
 ) -> Any:
     """Fit the backbone, with weights where there are any.
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -30,9 +32,14 @@ from onsphere.calibration import Calibration
 from onsphere.decision import Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
 
-__all__ = ["N_FOLDS", "Calibrated"]
+__all__ = ["N_FOLDS", "Calibrated", "check_no_gradient", "fingerprints", "spread_bits"]
 
 N_FOLDS = 5  # of calibration="cv"
+
+# At most so many fingerprints of training rows are kept, the smallest: a fair sample that new rows can be added to.
+_N_SEEN = 100_000
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64: an odd number without a pattern
 
 
 class Calibrated:
@@ -84,6 +91,7 @@ class Calibrated:
         -------
         self
         """
+        check_no_gradient(X=X, y=y)
         with unchanged_if_it_fails(self):
             fraction = self._checked_calibration()
             self.calibration_ = self.threshold_ = self._rule = None
@@ -108,7 +116,14 @@ class Calibrated:
 
     def _fit_and_remember(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._fit(X, y, sample_weight)
-        self._seen = np.sort(_fingerprints(X, y))
+        self._seen = np.empty(0, dtype=np.uint64)
+        self._remember(fingerprints(X, y))
+
+    def _remember(self, codes: NDArray[np.uint64]) -> None:
+        """Add the fingerprints of rows that were trained on."""
+        # Both parts are sorted, and the stable sort has only to merge them: small batches stay cheap.
+        known = np.sort(np.concatenate([self._seen, np.sort(codes)]), kind="stable")
+        self._seen = known[:_N_SEEN].copy()
 
     def _checked_calibration(self) -> str | float | None:
         given: Any = self.calibration
@@ -144,6 +159,7 @@ class Calibrated:
         self
         """
         check_fitted(self, "estimator_")
+        check_no_gradient(X=X, y=y)
         with unchanged_if_it_fails(self):
             calibration = self._measure(X, y)
             seen = self._share_seen(X, y)
@@ -162,10 +178,10 @@ class Calibrated:
 
     def _share_seen(self, X: Any, y: Any) -> float:
         """Which share of the rows was trained on, by a sample where there are many."""
-        codes = _fingerprints(X, y)
-        codes = codes[:: max(len(codes) // 10_000, 1)]
-        place = np.minimum(np.searchsorted(self._seen, codes), len(self._seen) - 1)
-        return float(np.mean(self._seen[place] == codes))
+        codes = fingerprints(X, y)
+        if len(self._seen) == _N_SEEN:  # of larger ones nothing is known
+            codes = codes[codes <= self._seen[-1]]
+        return float(np.isin(codes, self._seen).mean()) if len(codes) else 0.0
 
     def _fit_rule_anew(self, rule: Rule) -> None:
         try:
@@ -179,6 +195,12 @@ class Calibrated:
             )
 
     def _set_calibration(self, calibration: Calibration) -> None:
+        n_lost = int(np.sum(~np.isfinite(calibration.uncertainty)))
+        if n_lost:
+            raise InvalidInputError(
+                f"Expected calibration rows with a finite uncertainty. Got {n_lost} of {len(calibration)} without. "
+                "They lie too far from the rows that were trained on: drop them, or check the scale of their features."
+            )
         if np.ptp(calibration.uncertainty) == 0 and len(calibration) > 1:
             warnings.warn(
                 f"All {len(calibration)} calibration rows have the uncertainty {calibration.uncertainty[0]:g}. The "
@@ -255,7 +277,7 @@ class Calibrated:
                 "set_threshold(Quantile(0.95))."
             )
         value, uncertainty = self._value_and_uncertainty(X)
-        rejected = uncertainty > self.threshold_
+        rejected = ~_at_most(uncertainty, self.threshold_)
         mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
         return np.ma.MaskedArray(value, mask=mask)
 
@@ -271,8 +293,23 @@ class Calibrated:
         return {
             "confidence": calibration.confidence(uncertainty),
             "expected_error": calibration.expected_error(uncertainty),
-            "accepted": None if self.threshold_ is None else uncertainty <= self.threshold_,
+            "accepted": None if self.threshold_ is None else _at_most(uncertainty, self.threshold_),
         }
+
+
+def check_no_gradient(**given: Any) -> None:
+    """That what is to become an array is no tensor in the middle of a gradient."""
+    for name, values in given.items():
+        if getattr(values, "requires_grad", False):
+            raise InvalidInputError(
+                f"Expected {name} without a gradient. Got a {type(values).__name__} that requires one. "
+                f"Pass {name}.detach()."
+            )
+
+
+def _at_most(uncertainty: Floats, threshold: float) -> NDArray[np.bool_]:
+    """Which rows are accepted; not those whose uncertainty is NaN."""
+    return uncertainty <= threshold
 
 
 def _take(rows: NDArray[np.intp], *tables: Any) -> list[Any]:
@@ -287,36 +324,58 @@ def _indexable(table: Any) -> Any:
     return table if table is None or is_frame(table) or hasattr(table, "iloc") else np.asarray(table)
 
 
-def _fingerprints(X: Any, y: Any) -> NDArray[np.uint64]:
-    """One number per row: equal for equal rows of features and target, hardly ever for others."""
-    columns = [*_columns_of(_indexable(X)), *_columns_of(_indexable(y))]
-    total = np.zeros(len(columns[-1]), dtype=np.uint64)
-    for column in columns:
-        total = _mixed(total + _codes(np.asarray(column)))
-    return total
+def fingerprints(X: Any, y: Any) -> NDArray[np.uint64]:
+    """One number per row: equal for equal rows of features and target, hardly ever for others.
+
+    Examples
+    --------
+    >>> codes = fingerprints([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], ["a", "a", "b"])
+    >>> bool(codes[0] == codes[1]), bool(codes[0] == codes[2])
+    (True, False)
+    """
+    total, place = np.uint64(0), 0
+    for block in chain(_blocks_of(_indexable(X)), _blocks_of(_indexable(y))):
+        places = np.arange(place, place + block.shape[1], dtype=np.uint64)
+        # A number for each place, so that equal values in other columns are other rows.
+        total = total + spread_bits(_codes(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
+        place += block.shape[1]
+    return spread_bits(np.asarray(total))
 
 
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Let every bit depend on every other (the finalizer of splitmix64): small integers differ in few high bits."""
+def spread_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Let every bit depend on every other, by the finishing steps of splitmix64 (Steele, Lea and Flood, 2014).
+
+    Numbers that differ in a few bits only, as small integers do, then differ in about half of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [f"{int(code):016x}" for code in spread_bits(np.array([0, 1], dtype=np.uint64))]
+    ['0000000000000000', '5692161d100b05e5']
+    """
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (bits ^ (bits >> np.uint64(31))) + np.uint64(0x9E3779B97F4A7C15)
+    return bits ^ (bits >> np.uint64(31))
 
 
-def _columns_of(table: Any) -> list[Any]:
+def _blocks_of(table: Any) -> Iterator[NDArray[Any]]:
+    """Some columns of all rows at a time: few where rows are many, to save memory, and many where they are few."""
     if is_frame(table):
-        return [table[name] for name in table.columns]
-    if hasattr(table, "tocsr"):
+        yield from (np.asarray(table[name])[:, None] for name in table.columns)
+    elif hasattr(table, "tocsr"):
         weights = np.sqrt(np.arange(2.0, table.shape[1] + 2))  # a sum that tells columns apart
-        return [np.asarray(table @ weights).ravel()]
-    values = np.asarray(table)
-    return list(values.reshape(len(values), -1).T)
+        yield np.asarray(table @ weights).reshape(-1, 1)
+    else:
+        values = np.asarray(table)
+        columns = values.reshape(len(values), -1)
+        width = max(2**18 // len(columns), 1)
+        yield from (columns[:, start : start + width] for start in range(0, columns.shape[1], width))
 
 
-def _codes(column: NDArray[Any]) -> NDArray[np.uint64]:
-    if column.dtype.kind in "biuf":
-        return (column.astype(np.float64) + 0.0).view(np.uint64)
-    texts, index = np.unique(column.astype(str), return_inverse=True)
+def _codes(block: NDArray[Any]) -> NDArray[np.uint64]:
+    if block.dtype.kind in "biuf":
+        return (block.astype(np.float64) + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
+    texts, index = np.unique(block.astype(str), return_inverse=True)
     # Python's own hash of a text changes from process to process.
     digests = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
-    return np.array(digests, dtype=np.uint64)[index]
+    return np.array(digests, dtype=np.uint64)[index].reshape(block.shape)

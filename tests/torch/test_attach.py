@@ -74,10 +74,10 @@ def test_the_last_linear_layer_is_found_replaced_and_put_back(shape):
     if name:
         check_undo(attached, model, original, x, before)
         check_undo(attached, model, original, x, before)
-        with pytest.raises(InvalidInputError, match="Expected 6 numbers"):
-            attached(x)
     else:
         assert attached.undo() is original
+    with pytest.raises(InvalidInputError, match=rf"was undone: its layer '{name or 'the model'}' is again what it was"):
+        attached(x)
 
 
 def test_the_networks_of_the_experiments():
@@ -139,6 +139,51 @@ def test_a_named_layer_is_replaced():
     assert attach(model, 2, layer="head_dist")(torch.rand(3, 4)).direction.shape == (3, 3)
 
 
+class LastDefinedFirst(nn.Module):
+    """Defines its layers in another order than they run."""
+
+    def __init__(self, n_hidden=8):
+        super().__init__()
+        self.fc = nn.Linear(n_hidden, 5)
+        self.body = nn.Linear(4, n_hidden)
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+def test_a_layer_that_is_not_the_last_to_run_is_named_with_what_to_do():
+    advice = r"undo\(\) and name that one with layer='fc'; if none does, check the inputs"
+    with pytest.raises(InvalidInputError, match=rf"its layer 'body'\. Got the error mat1 and mat2 shapes.*{advice}"):
+        attach(LastDefinedFirst(), 2)(torch.rand(3, 4))
+    with pytest.raises(InvalidInputError, match=rf"Expected 6 numbers per row.* Got 5 numbers per row\. .*{advice}"):
+        attach(LastDefinedFirst(n_hidden=6), 2)(torch.rand(3, 4))
+    assert attach(LastDefinedFirst(), 2, layer="fc")(torch.rand(3, 4)).direction.shape == (3, 3)
+    with pytest.raises(InvalidInputError, match=r"its layer 'the model'\. Got the error mat1.*check the inputs"):
+        attach(nn.Linear(4, 5), 2)(torch.rand(3, 3))
+
+
+def test_running_out_of_memory_stays_what_it_is():
+    class Greedy(nn.Linear):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("too little")
+
+    with pytest.raises(torch.OutOfMemoryError, match="too little"):
+        attach(nn.Sequential(Greedy(4, 4), nn.Linear(4, 5)), 2)(torch.rand(3, 4))
+
+
+def test_an_attached_model_compiles_and_exports():
+    model, x = attach(Backbone(fc=nn.Linear(8, 5)), 2), torch.rand(3, 4)
+    for other in (torch.compile(model, backend="eager", fullgraph=True), torch.export.export(model, (x,)).module()):
+        for ours, theirs in zip(model(x), other(x), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_layer_that_is_put_back_has_the_precision_of_the_model(dtype):
+    attached = attach(Backbone(fc=nn.Linear(8, 5)), 2).to(dtype)
+    assert attached.undo()(torch.rand(3, 4, dtype=dtype)).dtype == dtype
+
+
 def test_it_speaks_as_a_head_with_the_same_weights_would():
     y = np.random.default_rng(0).normal(50, 4, size=(6, 1))
     model = Backbone(fc=nn.Linear(8, 5))
@@ -184,7 +229,16 @@ def test_the_state_holds_every_weight_once():
         (lambda: attach(Backbone(), 2, n_features=9)(torch.rand(3, 4)), "Expected 9 features on the last axis. Got 8"),
         (lambda: attach(Backbone(), 2, n_features=0), "'n_features' parameter of attach"),
         (lambda: attach(Backbone(), 2, n_features=8, layer="body.0"), "layer or n_features. Got both"),
-        (lambda: attach(nn.Linear(4, 5), 0), "'out_features' parameter"),
+        (lambda: attach(nn.Linear(4, 5), 0), "'n_outputs' parameter of attach must be an int"),
+        (lambda: attach(nn.Linear(4, 5), "two"), "'n_outputs' parameter of attach"),
+        (
+            lambda: attach(nn.Sequential(nn.LazyLinear(3)), 2),
+            r"Got LazyLinear \('0'\), which .* Run the model on a batch",
+        ),
+        (lambda: attach(nn.Sequential(nn.LazyLinear(3)), 2, layer="0"), "sizes are known"),
+        (lambda: attach(nn.Sequential(nn.Linear(4, 5), SphericalHead(5, 1)), 2), r"Got one with SphericalHead \('1'\)"),
+        (lambda: attach(attach(nn.Linear(4, 5), 1), 2), r"Got one with Attached \('the model itself'\)"),
+        (lambda: attach(attach(nn.Linear(4, 5), 1), 2, n_features=3), "without a spherical head"),
     ],
 )
 def test_bad_input_is_told_what_to_do(attempt, message):

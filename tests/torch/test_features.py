@@ -1,6 +1,7 @@
 """Features of a network that stays as it is, and a fitted head as a module behind it."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -60,11 +61,29 @@ def test_every_layer_gets_its_mode_back_and_hooks_are_gone(loader):
     assert network.training
     assert not network.body[1].training
     assert network.body[2].training
-    assert not network.head._forward_pre_hooks
+    assert not any(module._forward_pre_hooks for module in network.modules())
     with pytest.raises(InvalidInputError):
         features(network, [loader.dataset.tensors[0]])
     assert network.training
-    assert not network.head._forward_pre_hooks
+    assert not any(module._forward_pre_hooks for module in network.modules())
+
+
+class LastDefinedFirst(nn.Module):
+    """Defines its layers in another order than they run, and calls the last one by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 3)
+        self.body = nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc(input=self.body(x))
+
+
+def test_the_last_layer_is_the_one_that_runs_last(loader):
+    network = LastDefinedFirst()
+    X, _ = features(network, loader)
+    np.testing.assert_allclose(X, network.body(loader.dataset.tensors[0]).detach(), atol=1e-6)
 
 
 def test_a_features_method_comes_first_and_maps_are_averaged():
@@ -127,7 +146,14 @@ def test_half_precision_and_devices(loader):
         ([torch.zeros(4, 6)], r"batches \(inputs, labels\) with a tensor of inputs. Got Tensor"),
         ([(torch.zeros(4, 6),)], r"Got 1 element\(s\). A head is fitted on labels"),
         ([{"x": torch.zeros(4, 6), "labels": torch.zeros(4)}], "Got dict"),
-        ([("text", torch.zeros(4))], "with a tensor of inputs"),
+        ([("text", torch.zeros(4))], "with a tensor of inputs. Got str as inputs"),
+        ([({"ids": torch.zeros(4, 6)}, torch.zeros(4))], "Got dict as inputs. Wrap the network in a module"),
+        ([(torch.zeros(4, 6), None)], r"one label for each row of a batch. Got None. Yield labels of shape \(n,\)"),
+        ([(torch.zeros(1, 6), torch.tensor(3))], r"one label for each row of a batch. Got tensor\(3\)"),
+        (
+            [(torch.zeros(4, 6), torch.zeros(4)), (torch.zeros(4, 6), torch.zeros(4, 1))],
+            r"labels of one shape in all batches. Got \(n,\) and \(n, 1\)",
+        ),
         ([(torch.zeros(4, 6), torch.zeros(3))], "Got 4 rows of features and 3 labels"),
     ],
 )
@@ -139,10 +165,21 @@ def test_loaders_that_cannot_be_used(batches, message):
 def test_networks_and_layers_that_cannot_be_used(loader):
     with pytest.raises(InvalidInputError, match=r"name of a layer of Plain. Got 'neck'. It has 'body', 'body.0'"):
         features(Plain(), loader, layer="neck")
-    with pytest.raises(InvalidInputError, match=r"go through 'unused'. It did not"):
+    for wrong in (0, ["body"]):
+        with pytest.raises(InvalidInputError, match="name of a layer of Plain"):
+            features(Plain(), loader, layer=wrong)
+    with pytest.raises(InvalidInputError, match=r"a forward pass through 'unused'\. Plain does not use it"):
         features(Plain(), loader, layer="unused")
-    with pytest.raises(InvalidInputError, match=r"has neither\. Name the layer"):
+    with pytest.raises(InvalidInputError, match=r"a linear layer that runs\. Sequential has neither\. Name the layer"):
         features(nn.Sequential(nn.ReLU()), loader)
+    for device in ("toaster", "cuda:99", 1.5):
+        with pytest.raises(InvalidInputError, match=rf"'device' parameter of features must be .* Got {device!r}"):
+            features(Plain(), loader, device=device)
+    with pytest.raises(InvalidTypeError, match=r"needs a loader, an iterable of batches. Got int"):
+        features(Plain(), 5)
+    sizes = [(torch.zeros(2, 3, size, size), torch.zeros(2)) for size in (4, 6)]
+    with pytest.raises(InvalidInputError, match=r"features of one shape in all batches. Got \(n, 16\) and \(n, 36\)"):
+        features(nn.Sequential(nn.Conv2d(3, 1, 1), nn.Flatten()), sizes, layer="1")
     with pytest.raises(InvalidTypeError, match=r"needs a torch.nn.Module. Got function"):
         features(lambda x: x, loader)
 
@@ -207,7 +244,46 @@ def test_the_module_can_be_exported_and_put_behind_its_network(loader):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (3, 7), (8,), (2, 3, 8), ()])
+@pytest.mark.parametrize("kind", ["joint", "linear", "quadratic", "kernel"])
+def test_the_module_takes_rows_of_the_width_it_knows_and_no_others(kind, shape):
+    rng = np.random.default_rng(0)
+    module = to_torch(FrozenHead(kind, n_landmarks=50, random_state=0).fit(rng.normal(size=(90, 8)), np.arange(90) % 3))
+    message = rf"Expected features of shape \(n, 8\), as .* Got {re.escape(str(shape))}\. Nothing is broadcast"
+    with pytest.raises(InvalidInputError, match=message):
+        module(torch.zeros(shape))
+
+
+# Dynamo looks through the cache of array-api-compat, which is right, and says so.
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+def test_the_module_compiles():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 8)), np.arange(90) % 3
+    module, rows = to_torch(FrozenHead(n_landmarks=50, random_state=0).fit(X, y)), torch.from_numpy(X).float()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    for ours, theirs in zip(module(rows), compiled(rows), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
+def test_the_module_trusts_huge_rows_as_little_as_the_head(head, X):
+    """In single precision squares of 10²⁵ are infinite, and what follows would be no number."""
+    module, far = to_torch(head), torch.from_numpy(X[1:] * 1e25).float()
+    said = module(far).uncertainty.numpy()
+    assert not np.isnan(said).any()
+    expected = head.predict_uncertainty(far.numpy())
+    within = expected < 1e38
+    np.testing.assert_allclose(said[within], expected[within], rtol=1e-4, atol=1e-4)
+    assert (said[~within] > 1e37).all()
+    if head.kind == "kernel":  # which sees angles only
+        assert within.all()
+
+
 def test_only_a_fitted_frozen_head_becomes_a_module():
+    head = FrozenHead("linear").fit(np.eye(4), [0, 1, 0, 1])
+    for dtype in (torch.int64, "float32"):
+        with pytest.raises(InvalidInputError, match="'dtype' parameter of to_torch must be a floating dtype"):
+            to_torch(head, dtype=dtype)
     with pytest.raises(InvalidTypeError, match=r"to_torch needs a FrozenHead\. Got Linear"):
         to_torch(nn.Linear(1, 1))
     with pytest.raises(NotFittedError):

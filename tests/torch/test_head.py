@@ -12,6 +12,7 @@ import onsphere.torch
 from onsphere import (
     Duplicate,
     InvalidInputError,
+    InvalidTypeError,
     Lift,
     MissingExtraError,
     OneHot,
@@ -107,6 +108,53 @@ def test_the_state_carries_the_unit():
     assert torch.equal(first.decode(first(features)), second.decode(second(features)))
 
 
+def two_directions():
+    """Heads whose weights have the same shapes and mean different things."""
+    return [
+        SphericalHead(4, 1, mean=False),
+        SphericalHead(4, 1, mean=False, embedding=Lift(anchor=2.0)),
+        SphericalHead(4, 1, mean=False, embedding="duplicate"),
+        SphericalHead(4, 1, mean=False, embedding=Torus((1.0,))),
+        SphericalHead(4, 1, mean=False, embedding=Torus((2.0,))),
+        SphericalHead(4, 1, mean=False, magnitude="softplus"),
+    ]
+
+
+@pytest.mark.parametrize("first", range(6))
+@pytest.mark.parametrize("second", range(6))
+def test_a_state_is_loaded_only_by_a_head_of_its_kind(first, second):
+    saved, loaded = two_directions()[first], two_directions()[second]
+    saved.center += 1.0
+    before = {name: value.clone() for name, value in loaded.state_dict().items()}
+    if first == second:
+        loaded.load_state_dict(saved.state_dict())
+        assert torch.equal(loaded.linear.weight, saved.linear.weight)
+        return
+    for state, head in [
+        (saved.state_dict(), loaded),
+        (nn.Sequential(nn.ReLU(), saved).state_dict(), nn.Sequential(nn.ReLU(), loaded)),
+    ]:
+        with pytest.raises(InvalidInputError, match=r"Expected the state of a head with .* Got that of one with"):
+            head.load_state_dict(state)
+    assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
+
+
+def test_a_state_is_made_of_tensors_and_may_be_silent_about_its_kind(tmp_path):
+    from safetensors.torch import load_file, load_model, save_file, save_model
+
+    network = nn.Sequential(nn.Linear(3, 4), SphericalHead(4, 1, embedding=Lift(anchor=3)))
+    other = nn.Sequential(nn.Linear(3, 4), SphericalHead(4, 1, embedding=Lift(anchor=np.float64(3.0))))
+    save_file(network.state_dict(), tmp_path / "state")
+    other.load_state_dict(load_file(tmp_path / "state"))
+    assert torch.equal(other[1].linear.weight, network[1].linear.weight)
+    save_model(network, tmp_path / "model")
+    load_model(other, tmp_path / "model")
+    torch.save(network.state_dict(), tmp_path / "pickled")
+    other.load_state_dict(torch.load(tmp_path / "pickled", weights_only=True))
+    plain = dict(network.named_parameters()) | dict(network.named_buffers())
+    assert str(other.load_state_dict(plain)) == "<All keys matched successfully>"
+
+
 @pytest.mark.parametrize("embedding", ["onehot", OneHot(), OneHot().fit([0, 1, 2])])
 def test_classes(embedding):
     head = SphericalHead(4, 3, embedding=embedding)
@@ -134,6 +182,16 @@ def test_soft_labels_stay_as_they_are():
     torch.testing.assert_close(embedded.direction, soft.float())
     assert embedded.magnitude.tolist() == [1, 1]
     np.testing.assert_allclose(head.uncertainty(embedded), 1 - np.linalg.norm(soft, axis=1), rtol=1e-6)
+
+
+def test_soft_labels_made_in_single_precision_may_come_as_doubles():
+    head = SphericalHead(4, 100, embedding="onehot")
+    soft = torch.softmax(torch.randn(500, 100, generator=torch.Generator().manual_seed(0)), dim=1)
+    assert float((soft.double().sum(dim=1) - 1).abs().max()) > torch.finfo(torch.float64).eps ** 0.5
+    for given in (soft, soft.double(), soft.double().numpy()):
+        assert torch.equal(head.embed(given).direction, soft)
+    with pytest.raises(InvalidInputError, match=r"off by up to 1e-05 and a smallest value of"):
+        head.embed(soft.double() / soft.double().sum(dim=1, keepdim=True) * (1 + 1e-5))
 
 
 # --- what a compiler sees ---
@@ -364,7 +422,18 @@ def test_maps_of_classes():
         (lambda: SphericalHead(4, 2, embedding="onehot").embed(torch.tensor([0.0, 1.0])), r"Convert labels with .long"),
         (lambda: SphericalHead(4, 2, embedding="onehot").embed(torch.tensor([0, 2])), r"among \[0, 1\]. Got \[2\]"),
         (lambda: SphericalHead(4, 2, embedding="onehot").embed(torch.tensor([-1])), r"Got \[-1\]"),
-        (lambda: SphericalHead(4, 2, embedding="onehot").embed([[0.5, 0.6]]), "sum to 1"),
+        (lambda: SphericalHead(4, 2, embedding="onehot").embed([[0.5, 0.6]]), "sums that are off by up to 0.1 and"),
+        (lambda: SphericalHead(4, 2, embedding="onehot").embed(["cat", "dog"]), r"Got list \(too many dimensions"),
+        (lambda: SphericalHead(4, 2).embed(None), "tensor or an array of numbers. Got NoneType"),
+        (
+            lambda: SphericalHead(4, 2).embed(torch.zeros(3, 2, dtype=torch.complex64)),
+            "real numbers. Got torch.complex",
+        ),
+        (lambda: DenseHead(4).embed("maps"), "Got str"),
+        (
+            lambda: DenseHead(4, event="pixel", size=(6, 5)),
+            r"'size' parameter of DenseHead must be None .* Got \(6, 5\)",
+        ),
         (lambda: SphericalHead(4, 2, embedding="onehot").embed([[1.5, -0.5]]), "not negative"),
         (lambda: SphericalHead(4, 2, embedding="onehot").embed([[float("nan"), 0.5]]), "not negative"),
         (lambda: SphericalHead(4, 2, embedding="onehot").embed([[0.2, 0.3, 0.5]]), r"soft labels with 2 output\(s\)"),
@@ -392,6 +461,12 @@ def test_maps_of_classes():
 def test_bad_input_is_told_what_to_do(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()
+
+
+@pytest.mark.parametrize("method", ["decode", "uncertainty", "sigma"])
+def test_a_tensor_is_no_output(method):
+    with pytest.raises(InvalidTypeError, match=r"Expected the output of a head, .* Got Tensor\. Pass what the head"):
+        getattr(SphericalHead(4, 1), method)(torch.zeros(3, 4))
 
 
 def test_repr_names_the_embedding():

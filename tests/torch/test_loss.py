@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from onsphere import InvalidInputError
-from onsphere.torch import HCMLoss, SphericalHead, SphericalOutput
+from onsphere import InvalidInputError, InvalidTypeError
+from onsphere.torch import DenseHead, HCMLoss, SphericalHead, SphericalOutput, attach
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -16,6 +17,9 @@ FAMILY = [
     {"phi": "huber", "threshold": 0.7},
     {"phi": "smooth_l1", "threshold": 0.3},
 ]
+
+
+FAMILY_AND_MORE = {"phi": "huber", "exponent": 3.0, "threshold": 5.0, "norm_weight": 0.1, "reduction": "none"}
 
 
 def phi_by_hand(a, phi="squared", exponent=1.5, threshold=1.0):
@@ -201,7 +205,14 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_cause(spoil, cause, reduc
         ({"threshold": 0}, "'threshold' parameter"),
         ({"reduction": "median"}, "'reduction' parameter"),
         ({"preset": "imagenet"}, "'preset' parameter of HCMLoss must be one of 'cifar10', 'two-moons'"),
-        ({"preset": "cifar10", "reduction": "none"}, "None where phi, norm_weight or reduction are chosen"),
+        *(
+            (
+                {"preset": preset, name: value},
+                "'preset' parameter of HCMLoss must be None where anything else is chosen",
+            )
+            for preset in ("cifar10", "two-moons")
+            for name, value in FAMILY_AND_MORE.items()
+        ),
     ],
 )
 def test_bad_parameters(options, message):
@@ -211,10 +222,57 @@ def test_bad_parameters(options, message):
 
 def test_a_preset_has_no_mean_and_plain_targets_need_a_head():
     output, truth = drawn()
-    with pytest.raises(InvalidInputError, match="mean=False"):
+    with pytest.raises(InvalidInputError, match=r"mean=False; .* HCMRegressor\(decoder='product'\) has none"):
         HCMLoss(preset="two-moons")(output, truth)
     with pytest.raises(InvalidInputError, match=r"Got Tensor.*HCMLoss\(head\)"):
         HCMLoss()(output, torch.ones(6, 3))
+
+
+def test_every_kind_of_head_is_one():
+    compiled = torch.compile(SphericalHead(3, 2), backend="eager")
+    for head in (SphericalHead(3, 2), DenseHead(3, 2), attach(nn.Linear(3, 1), 2), compiled):
+        assert list(HCMLoss(head).parameters()) == []
+
+
+class WithEmbedding(nn.Module):
+    """Has something called `embed`, as many networks have."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), SphericalHead(4, 1)), "Sequential"),
+        ("cifar10", "str"),
+        (SphericalHead, "type"),
+        (WithEmbedding(), "WithEmbedding"),
+    ],
+)
+def test_what_is_no_head_is_told_to_be_none(wrong, name):
+    message = rf"Expected a SphericalHead, a DenseHead or an attached model\. Got {name}\. Pass the head itself"
+    with pytest.raises(InvalidTypeError, match=message):
+        HCMLoss(wrong)
+
+
+def test_outputs_and_targets_of_the_wrong_kind():
+    head = SphericalHead(4, 1)
+    for output in (torch.zeros(3, 4), (torch.zeros(3, 2), torch.zeros(3)), None):
+        with pytest.raises(
+            InvalidTypeError, match=rf"the output of a head, .* Got {type(output).__name__}\. Pass what"
+        ):
+            HCMLoss(head)(output, torch.zeros(3, 1))
+    for target, name in [(None, "NoneType"), (["a", "b", "c"], "list"), ([[1.0], [1.0, 2.0]], "list")]:
+        with pytest.raises(InvalidInputError, match=rf"targets as a tensor or an array of numbers\. Got {name} \("):
+            HCMLoss(head)(head(torch.zeros(3, 4)), target)
+
+
+def test_an_empty_batch_is_called_empty():
+    head = SphericalHead(4, 1)
+    with pytest.raises(InvalidInputError, match=r"not finite at step 1.*The batch is empty"):
+        HCMLoss(head)(head(torch.zeros(0, 4)), torch.zeros(0, 1))
 
 
 def test_repr_says_what_was_chosen():

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsphere import InvalidInputError
-from onsphere.torch import MixingCollate, dirichlet_mix, mixup
+from onsphere.torch import HCMLoss, MixingCollate, SphericalHead, dirichlet_mix, mixup
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -77,6 +77,29 @@ def test_soft_labels_stay_soft_labels():
     np.testing.assert_allclose(mixed.sum(dim=1), 1.0, rtol=1e-5)
 
 
+def test_one_number_per_sample_is_a_sample_too():
+    x = torch.rand(32)
+    mixed, shares = mixup(x, torch.eye(32), generator=seeded())
+    torch.testing.assert_close(mixed, shares @ x)
+
+
+@pytest.mark.parametrize("mix", [mixup, dirichlet_mix])
+def test_shares_are_as_precise_as_the_samples(mix):
+    labels = torch.eye(32, dtype=torch.float64)
+    for x in (torch.rand(32, 2, dtype=torch.float64), torch.rand(32, 2)):
+        _, shares = mix(x, labels, generator=seeded())
+        assert float((shares.sum(dim=1) - 1).abs().max()) < 1e-14
+    mixed, shares = mix(torch.rand(32, 2).bfloat16(), torch.eye(32), generator=seeded())
+    assert (mixed.dtype, shares.dtype) == (torch.bfloat16, torch.float32)
+    assert float((shares.sum(dim=1) - 1).abs().max()) < 1e-6
+
+
+def test_batches_of_doubles_reach_the_loss():
+    batch = MixingCollate(4, generator=seeded())([(torch.rand(3, dtype=torch.float64), i % 4) for i in range(32)])
+    head = SphericalHead(3, 4, embedding="onehot").double()
+    assert torch.isfinite(HCMLoss(head)(head(batch[0]), batch[1]))
+
+
 @pytest.mark.parametrize("method", ["dirichlet", "mixup"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_collate_mixes_the_batches_of_a_loader(method, soft):
@@ -110,9 +133,30 @@ def test_collate_mixes_the_batches_of_a_loader(method, soft):
         (lambda: mixup(torch.rand(3, 2), torch.eye(4)), r"shape \(3, 2\) and torch.float32 of shape \(4, 4\)"),
         (lambda: mixup(torch.rand(3, 2), torch.ones(3)), "soft labels"),
         (lambda: mixup(torch.rand(0, 2), torch.ones(0, 3)), "soft labels"),
+        (lambda: mixup(np.ones((3, 2)), torch.eye(3)), r"Expected tensors: .* Got ndarray and torch.float32"),
+        (lambda: mixup([1.0, 2.0], [1.0, 2.0]), "Got list and list"),
+        (lambda: mixup(torch.tensor(1.0), torch.eye(1)), r"Got torch.float32 of shape \(\) and"),
+        (lambda: mixup(torch.rand(3, 2), 2 * torch.eye(3)), "sums that are off by up to 1 and"),
+        (lambda: dirichlet_mix(torch.rand(2, 2), torch.tensor([[1.5, -0.5]] * 2)), "not negative"),
+        (lambda: mixup(torch.rand(3, 2), torch.eye(3), generator=3), "'generator' parameter of mixup .* Got 3"),
+        (lambda: dirichlet_mix(torch.rand(3, 2), torch.eye(3), generator=3), "'generator' parameter of dirichlet_mix"),
         (lambda: MixingCollate(1), "'n_classes' parameter of MixingCollate"),
         (lambda: MixingCollate(3, method="cutmix"), "'method' parameter of MixingCollate"),
+        (lambda: MixingCollate(3, k=0), "'k' parameter of MixingCollate"),
+        (lambda: MixingCollate(3, alpha=-1), "'alpha' parameter of MixingCollate"),
+        (lambda: MixingCollate(3, generator="cpu"), "'generator' parameter of MixingCollate"),
         (lambda: MixingCollate(2)([(torch.rand(2), 2)]), "Number the classes from 0"),
+        (lambda: MixingCollate(2)([(torch.rand(2), 1, 2)] * 3), r"pairs \(sample, label\). Got 3 parts"),
+        (lambda: MixingCollate(2)([torch.rand(2)] * 2), r"pairs \(sample, label\). Got Tensor"),
+        (lambda: MixingCollate(2)([{"x": torch.rand(2), "y": 1}] * 3), "Got dict"),
+        (lambda: MixingCollate(2)([]), "Got NoneType"),
+        (lambda: MixingCollate(2)([(torch.rand(2), "cat")] * 3), "Got torch.float32 .* and tuple of str. Number the"),
+        (lambda: MixingCollate(2)([({"x": torch.rand(2)}, 1)] * 3), "Got dict and torch.int64"),
+        (lambda: MixingCollate(2)([(torch.rand(2), None)] * 3), "that can be stacked. Got .*NoneType"),
+        (lambda: MixingCollate(2)([(torch.rand(2), 1), (torch.rand(3), 1)]), "Bring all samples to one shape"),
+        (lambda: MixingCollate(2)([(torch.rand(2), torch.eye(3)[0])] * 3), "soft labels of 2 classes. Got 3 numbers"),
+        (lambda: MixingCollate(2)([(torch.rand(2), torch.ones(2))] * 3), "off by up to 1"),
+        (lambda: MixingCollate(2)([(torch.rand(2), 1.0)] * 3), r"labels \(n, C\). Got .* and torch.float64 of shape"),
     ],
 )
 def test_bad_input_is_told_what_to_do(attempt, message):

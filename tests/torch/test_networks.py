@@ -71,6 +71,12 @@ def test_an_mlp_is_leaky_and_can_be_told_not_to_be():
     assert [layer.out_features for layer in MLP(400, 25).body if hasattr(layer, "out_features")] == [200, 100, 50]
 
 
+def test_an_mlp_drops_activations_in_training_only():
+    network, x = MLP(4, 1, hidden_sizes=(50,), dropout=0.5), torch.rand(20, 4)
+    assert not torch.equal(network(x), network(x))
+    assert torch.equal(network.eval()(x), network(x))
+
+
 def test_a_padded_shortcut_keeps_every_second_pixel():
     block = ResNet((1, 1), (4, 8), shortcut="padded").layer2[0]
     x = torch.rand(1, 4, 6, 6)
@@ -82,7 +88,19 @@ def test_a_padded_shortcut_keeps_every_second_pixel():
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
-        (lambda: MLP(2, 1, hidden_sizes=()), "hidden_sizes"),
+        (
+            lambda: MLP(2, 1, hidden_sizes=()),
+            "'hidden_sizes' parameter of MLP must be a non-empty sequence of ints above",
+        ),
+        (lambda: MLP(2, 1, hidden_sizes=5), "'hidden_sizes' parameter of MLP .* Got 5 instead"),
+        (lambda: MLP(2, 1, hidden_sizes=(8, -1)), r"'hidden_sizes' parameter of MLP .* Got \(8, -1\) instead"),
+        (lambda: MLP(2, 1, hidden_sizes=(0,)), "'hidden_sizes' parameter of MLP"),
+        (lambda: MLP(2, 1, hidden_sizes=(2.5,)), "'hidden_sizes' parameter of MLP"),
+        (lambda: MLP(2, 1, hidden_sizes=("a",)), "'hidden_sizes' parameter of MLP"),
+        (lambda: MLP(2, 1, hidden_sizes="ab"), "'hidden_sizes' parameter of MLP"),
+        (lambda: MLP(0, 1), "'in_features' parameter of MLP"),
+        (lambda: MLP(2, 0), "'out_features' parameter of MLP"),
+        (lambda: MLP(2, 1, negative_slope="a"), "'negative_slope' parameter of MLP"),
         (lambda: ResNet((1,), (4,), shortcut="B"), "'shortcut' parameter of ResNet"),
         (lambda: ResNet((1, 1), (4,)), "'widths' parameter of ResNet must be as many ints"),
         (lambda: ResNet((), ()), "'widths' parameter of ResNet"),

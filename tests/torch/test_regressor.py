@@ -24,6 +24,7 @@ import onsphere.torch
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
 from onsphere.backbones import to_columns
 from onsphere.torch import HCMLoss, TorchRegressor
+from onsphere.torch.training import Rows
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -199,6 +200,184 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_cause(options):
         small(**wild, **options).fit(X, y)
 
 
+class TwoPerColumn(nn.Module):
+    """A squared error of the sum of two outputs for each column."""
+
+    outputs_per_column = 2
+
+    def forward(self, outputs, target):
+        return (outputs.unflatten(-1, (-1, 2)).sum(dim=-1) - target).square()
+
+
+def test_a_loss_may_ask_for_several_outputs_per_column():
+    X, y = table(400)
+    model = small(loss=TwoPerColumn(), max_epochs=40, learning_rate=1e-2).fit(X, y)
+    outputs = model.predict_outputs(X)
+    assert outputs.shape == (400, 4)
+    value = model.from_standardized(outputs.reshape(400, 2, 2).sum(axis=2))
+    assert np.sqrt(np.mean((value - y) ** 2, axis=0) / y.var(axis=0)).max() < 0.4
+    with pytest.raises(InvalidInputError, match=r"2 outputs per column.*they are no predictions. Use predict_outputs"):
+        model.predict(X)
+    with pytest.raises(InvalidInputError, match=r"of shape \(n, 4\) of 4 features"):
+        small(loss=TwoPerColumn(), module=nn.Linear(4, 2)).fit(X, y)
+
+
+class AsTheyAre(nn.MSELoss):
+    standardizes = False
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("loss", ["squared", AsTheyAre()], ids=str)
+def test_columns_are_standardised_unless_told_otherwise(standardize, loss):
+    X, y = table()
+    model = small(loss=loss, standardize=standardize).fit(X, y)
+    scaled = standardize and loss == "squared"
+    center, scale = (y.mean(axis=0), y.std(axis=0)) if scaled else (0.0, np.ones(2))
+    draws = np.random.default_rng(0).normal(size=(3, 5, 2))
+    np.testing.assert_allclose(model.from_standardized(draws), draws * scale + center)
+    np.testing.assert_allclose(model.from_standardized(draws, centered=False), draws * scale)
+    np.testing.assert_allclose(model.predict(X), model.predict_outputs(X) * scale + center)
+    seen = (X - X.mean(axis=0)) / X.std(axis=0) if standardize else X
+    np.testing.assert_allclose(model.standardized_rows(X), seen, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            model.net_.module_(model.standardized_rows(X)), model.predict_outputs(X), rtol=1e-5, atol=1e-5
+        )
+
+
+class Pulled(nn.Linear):
+    """A layer whose penalty falls with its weights at a known rate."""
+
+    def penalty(self):
+        return 100.0 * self.weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "n_trained"), [({}, 200), ({"early_stopping": 5, "validation_fraction": 0.25}, 150)]
+)
+def test_the_penalty_of_a_network_is_shared_by_the_rows_that_are_trained_on(options, n_trained):
+    X, y = table(200)
+    start = Pulled(4, 2)
+    plain = nn.Linear(4, 2)
+    plain.load_state_dict(start.state_dict())
+    once = {
+        "optimizer": torch.optim.SGD,
+        "max_epochs": 1,
+        "batch_size": 200,
+        "weight_decay": 0.0,
+        "learning_rate": 1e-2,
+    }
+    without, with_penalty = (small(module=module, **once, **options).fit(X, y) for module in (plain, start))
+    moved = without.net_.module_.weight - with_penalty.net_.module_.weight
+    np.testing.assert_allclose(moved.detach(), 1e-2 * 100.0 / n_trained, rtol=1e-3)
+    assert with_penalty.history_[0]["train_loss"] - without.history_[0]["train_loss"] == pytest.approx(
+        100.0 * float(start.weight.detach().sum()) / n_trained, rel=1e-3
+    )
+
+
+# --- draws of what is random ---
+
+
+class Shifted(nn.Module):
+    """A layer of a user that is random in training, and draws once for all rows where no gradients are kept."""
+
+    is_random = True
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        return x + torch.randn_like(x if torch.is_grad_enabled() else x[:1])
+
+
+def images(layer):
+    """Rows as maps of two channels, with a layer on them."""
+
+    def make(n_features, n_outputs):
+        return nn.Sequential(nn.Unflatten(1, (2, 2, 1)), layer, nn.Flatten(), nn.Linear(4, n_outputs))
+
+    return make
+
+
+DRAWING = {
+    "MLP": {"dropout": 0.3},
+    "dropout": {"module": dropping},
+    "channels": {"module": images(nn.Dropout2d(0.5))},
+    "own": {"module": lambda n_features, n_outputs: nn.Sequential(Shifted(), nn.Linear(n_features, n_outputs))},
+}
+
+
+@pytest.mark.parametrize("options", DRAWING.values(), ids=DRAWING)
+def test_draws_are_seeded_and_the_same_for_all_rows(options):
+    X, y = table(100)
+    model = small(batch_size=2, max_epochs=1, **options).fit(X, y)  # 32 rows at a time in prediction
+    before = torch.random.get_rng_state()
+    draws = model.predict_outputs(X, n_samples=6)
+    assert draws.shape == (6, 100, 2)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert np.array_equal(draws, model.predict_outputs(X, n_samples=6))
+    assert not np.array_equal(draws, model.predict_outputs(X, n_samples=6, seed=1))
+    assert len({draw.tobytes() for draw in draws}) > 3
+    # A row in the third batch, alone and among others.
+    np.testing.assert_allclose(model.predict_outputs(X[[70]], n_samples=6)[:, 0], draws[:, 70], rtol=1e-5, atol=1e-6)
+    equal = model.predict_outputs(np.repeat(X[:1], 50, axis=0), n_samples=6)
+    np.testing.assert_allclose(equal, equal[:, :1].repeat(50, axis=1), rtol=1e-5, atol=1e-6)
+    # Nothing stays random afterwards.
+    assert np.array_equal(model.predict(X), model.predict(X))
+    assert not any(layer.training for layer in model.net_.module_.modules())
+    assert not any(layer._forward_hooks for layer in model.net_.module_.modules())
+
+
+def test_dropout_is_right_on_average():
+    """Of a linear function of what was dropped: no row may be off by 5 standard errors."""
+    X, y = table(20)
+    model = small(module=lambda a, b: nn.Sequential(nn.Dropout(0.4), nn.Linear(a, b))).fit(X, y)
+    draws = model.predict_outputs(X, n_samples=200)
+    error = draws.std(axis=0) / 200**0.5
+    assert (np.abs(draws.mean(axis=0) - model.predict_outputs(X)) < 5 * error).all()
+
+
+def test_other_dropout_is_drawn_row_by_row():
+    X, y = table(50)
+    model = small(module=lambda a, b: nn.Sequential(nn.Linear(a, 8), nn.AlphaDropout(0.5), nn.Linear(8, b))).fit(X, y)
+    draws = model.predict_outputs(np.repeat(X[:1], 50, axis=0), n_samples=2)
+    assert np.array_equal(draws, model.predict_outputs(np.repeat(X[:1], 50, axis=0), n_samples=2))
+    assert draws[0].std(axis=0).min() > 0
+
+
+def test_without_anything_random_all_draws_are_the_prediction():
+    X, y = table(50)
+    model = small(module=images(nn.Dropout(0.0))).fit(X, y)
+    draws = model.predict_outputs(X, n_samples=3)
+    for draw in draws:
+        assert np.array_equal(draw, model.predict_outputs(X))
+
+
+def test_a_draw_that_fails_leaves_the_network_as_it_was():
+    X, y = table(20)
+    model = small(module=dropping).fit(X, y)
+    with pytest.raises(InvalidInputError, match="features"):
+        model.predict_outputs(X[:, :2], n_samples=3)
+    with pytest.raises(RuntimeError), model.net_.one_draw(0):
+        model.net_.predict(Rows(np.zeros((3, 7))))
+    assert model.net_.draw_seed_ is None
+    assert not any(layer.training or layer._forward_hooks for layer in model.net_.module_.modules())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_samples": 0}, r"'n_samples' parameter of predict_outputs must be an int in \[1, inf\)"),
+        ({"n_samples": 2.5}, "'n_samples' parameter"),
+        ({"n_samples": 3, "seed": -1}, "'seed' parameter of predict_outputs"),
+        ({"seed": "x"}, "'seed' parameter"),
+    ],
+)
+def test_bad_draws(options, message):
+    X, y = table(20)
+    with pytest.raises(InvalidInputError, match=message):
+        small(max_epochs=1).fit(X, y).predict_outputs(X, **options)
+
+
 # --- training ---
 
 
@@ -272,7 +451,7 @@ def test_an_instance_keeps_its_weights_and_is_not_trained_itself():
     ("module", "message"),
     [
         (nn.Linear(4, 3), r"makes a tensor of shape \(n, 2\) of 4 features.*Got shape \(2, 3\) for n = 2"),
-        (nn.Linear(5, 2), r"Got the error mat1 and mat2 shapes cannot be multiplied"),
+        (nn.Linear(5, 2), r"Got RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         (lambda n_features, n_outputs: nn.GRU(n_features, n_outputs), "Got tuple for n = 2"),
         (lambda n_features, n_outputs: "network", "must be a callable that returns a Module. Got 'network'"),
         ("network", "must be a Module, or a callable that makes one. Got 'network'"),
@@ -292,6 +471,7 @@ def test_modules_that_do_not_fit(module, message):
         ({"weight_decay": -1}, "'weight_decay' parameter"),
         ({"early_stopping": 0}, "'early_stopping' parameter"),
         ({"validation_fraction": 1.0}, "'validation_fraction' parameter"),
+        ({"dropout": 1.0}, r"'dropout' parameter of TorchRegressor must be a float in \[0, 1\)"),
         ({"schedule": "linear"}, "'schedule' parameter of TorchRegressor must be one of 'cosine', 'plateau'"),
         ({"loss": "cubic"}, "'loss' parameter of TorchRegressor must be one of 'auto', 'squared'"),
         ({"loss": 3}, "'loss' parameter"),
@@ -368,12 +548,17 @@ def test_batches_are_shared_out_evenly(monkeypatch):
 TWO_PROCESSES = """
 import sys
 import numpy as np, torch
-from onsphere.torch import TorchRegressor
+from onsphere.torch import MLP, TorchRegressor
 torch.set_num_threads(1)
+class Pulled(MLP):
+    def penalty(self):
+        return 30.0 * sum((weight**2).sum() for weight in self.parameters())
+def pulled(n_features, n_outputs):
+    return Pulled(n_features, n_outputs, hidden_sizes=(8,))
 rng = np.random.default_rng(0)
 X = rng.normal(size=(160, 3))
 y = X[:, :2] + 0.5 * rng.normal(size=(160, 2))
-options = {"hidden_sizes": (8,), "max_epochs": 90, "learning_rate": 0.05, "random_state": 0, "early_stopping": 3}
+options = {"module": pulled, "max_epochs": 90, "learning_rate": 0.05, "random_state": 0, "early_stopping": 3}
 options |= {"batch_size": 144, "validation_fraction": 0.1, "schedule": "plateau"}
 model = TorchRegressor(multi_process=sys.argv[1] == "2", **options).fit(X, y)
 np.savez(sys.argv[2], values=model.predict(X), n_epochs=len(model.history_))
@@ -423,3 +608,52 @@ def test_a_network_inside_hcm_is_told_which_columns_are_which(wrap, monkeypatch)
         {"n_outputs": 1 if y.ndim == 1 else y.shape[1], "magnitude": True, "mean": True},
         {"n_outputs": 3, "magnitude": False, "mean": False},
     ]
+
+
+class IndexedWrongly(nn.Module):
+    def forward(self, x):
+        return x[:, 7]
+
+
+class Steep(nn.Module):
+    def forward(self, prediction, target):
+        return 1e6 * (prediction - target)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden_sizes": 5}, "hidden_sizes"),
+        ({"hidden_sizes": (0,)}, "hidden_sizes"),
+        ({"module": lambda: nn.Linear(3, 1)}, "a callable that makes one of two numbers"),
+        ({"module": lambda n_features, n_outputs: IndexedWrongly()}, "IndexError"),
+        ({"module": lambda n_features, n_outputs: nn.Linear(3, 1).requires_grad_(False)}, "weights to train"),
+        ({"optimizer": "adam"}, "'optimizer' parameter"),
+        ({"callbacks": None}, "'callbacks' parameter"),
+        ({"callbacks": [3]}, "'callbacks' parameter"),
+        ({"loss": nn.MSELoss}, "'loss' parameter"),
+        ({"loss": nn.BCELoss()}, "could not be trained"),
+        ({"loss": lambda prediction, target: 1.0}, "returns a tensor. Got float"),
+        ({"loss": lambda prediction, target: prediction.missing}, "could not be trained"),
+        ({"learning_rate": 1e38}, "could not be trained"),
+        (
+            {"learning_rate": 1e38, "batch_size": 60, "optimizer": torch.optim.SGD, "loss": Steep()},
+            "weights are not finite after training",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_said(options, message):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    with pytest.raises(InvalidInputError, match=message):
+        TorchRegressor(**{"hidden_sizes": (8,), "max_epochs": 1, "random_state": 0, **options}).fit(X, X[:, 0])
+
+
+def test_numbers_beyond_single_precision_are_named():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    network = TorchRegressor(hidden_sizes=(8,), max_epochs=1, standardize=False, random_state=0)
+    with pytest.raises(InvalidInputError, match="features that single precision holds"):
+        network.fit(1e50 * X, X[:, 0])
+    with pytest.raises(InvalidInputError, match="targets that single precision holds"):
+        network.fit(X, 1e50 * X[:, 0])
+    with pytest.raises(InvalidInputError, match="finite predictions of the network"):
+        network.fit(X, X[:, 0]).predict(1e50 * X)

@@ -119,6 +119,9 @@ class HCMClassifier(ClassAnswers, OverBackbone):
 
 def nearest_probabilities(directions: Floats) -> Floats:
     """Project each row onto the probability simplex: lower all entries by one amount, cut at zero, sum 1."""
+    # A shift does not move the projection, and with the largest entry at zero it keeps its digits, however long the
+    # direction is.
+    directions = directions - directions.max(axis=1, keepdims=True)
     descending = -np.sort(-directions, axis=1)
     excess = np.cumsum(descending, axis=1) - 1.0
     counts = np.arange(1, directions.shape[1] + 1)

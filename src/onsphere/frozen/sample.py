@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._validation import Floats
+from onsphere.calibrated import spread_bits
 
 __all__ = ["Sample", "row_codes"]
 
@@ -29,11 +30,7 @@ def row_codes(rows: Floats, seed: int) -> NDArray[np.uint64]:
     bits = (rows + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
     bits = bits ^ (bits >> np.uint64(32))
     factors = np.random.default_rng(seed).integers(2**63, size=rows.shape[1], dtype=np.uint64) * 2 + 1
-    codes = (bits * factors).sum(axis=1, dtype=np.uint64)
-    # The finishing steps of the generator splitmix64 (Steele, Lea and Flood, 2014), which spread every bit over all.
-    codes = (codes ^ (codes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    codes = (codes ^ (codes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return codes ^ (codes >> np.uint64(31))
+    return spread_bits((bits * factors).sum(axis=1, dtype=np.uint64))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,17 +9,23 @@ from typing import Any
 import numpy as np
 
 from onsphere._validation import Floats
-from onsphere.frozen.heads import Design, Head, Statistics, solve
+from onsphere.errors import InvalidInputError
+from onsphere.frozen.designs import LARGEST, Design
+from onsphere.frozen.ridge import Head, Statistics, solve
 from onsphere.frozen.sample import Sample
 from onsphere.frozen.targets import Target
+from onsphere.geometry import SphericalOutput
 
-__all__ = ["Solution", "Sums", "outputs_of"]
+__all__ = ["Solution", "Sums", "differences"]
 
 # At most so many rows are kept to see what scores look like on rows that a head has not seen; quantiles need no more.
 _N_KEPT = 5000
 
 # Rows whose columns are held in memory at once.
 _N_BLOCK = 4096
+
+# Directions have length 1, and targets are standardised: a larger answer says nothing, and its squares would overflow.
+_LARGEST_ANSWER = 1e100
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,7 @@ class Solution:
 
     Attributes
     ----------
+    target : Target
     heads : dict of str to Head
     reach : dict of str to float
         For each head, the length that directions of ordinary rows stay below.
@@ -37,11 +44,40 @@ class Solution:
         The head that errs least.
     """
 
+    target: Target
     heads: dict[str, Head]
     reach: dict[str, float]
     center: dict[str, float]
     spread: dict[str, float]
     value_head: str
+
+    def value_outputs(self, X: Floats) -> SphericalOutput:
+        """What the head that gives labels or values says."""
+        return self._outputs(self.value_head, X)
+
+    def outputs(self, X: Floats) -> dict[str, SphericalOutput]:
+        """What each head says."""
+        return {name: self._outputs(name, X) for name in self.heads}
+
+    def _outputs(self, name: str, X: Floats) -> SphericalOutput:
+        """NaN about rows so far away that numbers cannot say it."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            table = _outputs_of(self.heads[name], X)
+            table[~(np.abs(table).max(axis=1) < _LARGEST_ANSWER)] = np.nan
+        return self.target.read(table)
+
+    def scores(self, every: dict[str, SphericalOutput]) -> dict[str, Floats]:
+        """The score of each row by each head; infinite where the head had nothing to say."""
+        found = {name: self.target.score(outputs, self.reach[name]) for name, outputs in every.items()}
+        return {name: np.where(np.isnan(score), np.inf, score) for name, score in found.items()}
+
+    def judged(self, X: Floats) -> tuple[SphericalOutput, Floats]:
+        """What the head that gives values says, and the score: the only head's, or the sum of all on one scale."""
+        every = self.outputs(X)
+        parts = self.scores(every)
+        if len(parts) > 1:
+            parts = {name: (part - self.center[name]) / self.spread[name] for name, part in parts.items()}
+        return every[self.value_head], np.sum(list(parts.values()), axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +117,12 @@ class Sums:
     def identity(self) -> dict[str, Any]:
         """What two sums must share for their sum to mean something."""
         columns = {f"columns of the {name} head": list(vars(design).values()) for name, design in self.designs.items()}
-        return {**columns, "draw of rows": self.seed}
+        return {"kind": " and ".join(self.designs), **columns, "draw of rows": self.seed}
 
     def with_rows(self, X: Floats, targets: Floats) -> Sums:
-        """With these rows as well."""
+        """With these rows as well; nothing is taken of rows whose sums would overflow and spoil all others."""
+        _check_size("features", X, min(design.largest_feature for design in self.designs.values()))
+        _check_size("standardised targets", targets, LARGEST)
         return self._with(self.statistics, Sample.of(X, targets, self.seed), len(X))
 
     def __add__(self, other: Sums) -> Sums:
@@ -108,18 +146,18 @@ class Sums:
         """Fit each head without some of the kept rows, see what it says about them, and fit it with them."""
         n_held = min(len(self.kept), max(self.n_rows // 10, min(self.n_rows // 2, 20)))
         held, rest = self.kept[:n_held], self.kept[n_held:]
-        found, error = Solution({}, {}, {}, {}, ""), dict[str, float]()
+        found, error = Solution(target, {}, {}, {}, {}, ""), dict[str, float]()
         for name, design in self.designs.items():
             without = self.statistics[name] + self._of_rows(name, rest)
             found.heads[name] = solve(design, without + self._of_rows(name, held), ridge)
-            trial = target.read(outputs_of(solve(design, without, found.heads[name].ridge), held.X))
+            trial = target.read(_outputs_of(solve(design, without, found.heads[name].ridge), held.X))
             found.reach[name] = target.reach(trial)
             found.center[name], found.spread[name] = _scale(target.score(trial, found.reach[name]))
             error[name] = target.error(trial, target.read(held.targets))
         return replace(found, value_head=min(error, key=lambda name: error[name]))
 
 
-def outputs_of(head: Head, X: Floats) -> Floats:
+def _outputs_of(head: Head, X: Floats) -> Floats:
     """What a head says about any number of rows, a block at a time."""
     return np.concatenate([head.outputs(X[block]) for block in _blocks(len(X))])
 
@@ -133,3 +171,23 @@ def _scale(score: Floats) -> tuple[float, float]:
     center, high = (float(value) for value in np.quantile(score, [0.5, 0.9]))
     # Scores that are all alike, as far as rounding tells, have no scale.
     return center, high - center if high - center > 1e-12 * np.abs(score).max() else 1.0
+
+
+def _check_size(what: str, values: Floats, largest: float) -> None:
+    reached = float(max(values.max(), -values.min()))
+    if reached > largest:
+        raise InvalidInputError(
+            f"Expected {what} of at most {largest:g} in size, so that their squares can be added up. Got {reached:g}. "
+            "Drop such rows, or divide all by a constant."
+        )
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """The names under which two identities hold different things."""
+    return [name for name, value in ours.items() if name not in theirs or not _alike(value, theirs[name])]
+
+
+def _alike(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, list):
+        return all(map(np.array_equal, ours, theirs))
+    return bool(np.array_equal(ours, theirs))

@@ -6,7 +6,7 @@ Both classes have the same names in the same order. Targets and answers are tabl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,11 @@ from onsphere.answers import SIGMA_FLOOR
 from onsphere.backbones import from_columns, to_columns
 from onsphere.calibration import ClassCalibration, RegressionCalibration
 from onsphere.embeddings import Lift, OneHot
+from onsphere.errors import InvalidInputError
 from onsphere.estimators.classifier import nearest_probabilities
 from onsphere.geometry import SphericalOutput
 
-__all__ = ["ClassTarget", "NumberTarget", "Target"]
+__all__ = ["ClassTarget", "NumberTarget", "Target", "is_classification", "of_kind"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +33,24 @@ class ClassTarget:
     @classmethod
     def fit(cls, owner: object, y: Any, classes: Any) -> ClassTarget:
         """With the classes that are given or, without, those in y."""
-        return cls(OneHot().fit(check_labels(owner, y) if classes is None else classes))
+        labels = check_labels(owner, y if classes is None else classes)
+        found = np.unique(labels).tolist()
+        if len(found) < 2:
+            raise InvalidInputError(
+                f"{type(owner).__name__} needs at least two classes in y. Got {found}. "
+                "Add rows of another class: with one class there is nothing to tell apart."
+            )
+        return cls(OneHot().fit(labels))
 
     @property
     def identity(self) -> dict[str, Any]:
         """What two heads must share for their sums to mean the same."""
         return {"classes": self.embedding.classes_}
+
+    @property
+    def width(self) -> int:
+        """Columns of a table."""
+        return len(self.embedding.classes_)
 
     def table(self, owner: object, y: Any) -> Floats:
         return to_columns(self.embedding.embed(check_labels(owner, y)), magnitude=False, mean=False)
@@ -50,7 +63,7 @@ class ClassTarget:
         return float(np.quantile(geometry.norm(outputs.direction), 0.99))
 
     def score(self, outputs: SphericalOutput, reach: float) -> Floats:
-        return np.abs(reach - geometry.norm(outputs.direction))
+        return abs(reach - geometry.norm(outputs.direction))
 
     def error(self, outputs: SphericalOutput, truth: SphericalOutput) -> float:
         """The share of wrong classes."""
@@ -60,7 +73,8 @@ class ClassTarget:
         return self.embedding.decode(outputs)
 
     def probabilities(self, outputs: SphericalOutput) -> Floats:
-        return nearest_probabilities(outputs.direction)
+        # Where there is no direction, all classes are equally likely.
+        return nearest_probabilities(np.nan_to_num(outputs.direction, nan=0.0))
 
     def details(self, outputs: SphericalOutput) -> dict[str, Any]:
         names = tuple(str(label) for label in self.embedding.classes_)
@@ -99,6 +113,12 @@ class NumberTarget:
     def identity(self) -> dict[str, Any]:
         """What two heads must share for their sums to mean the same."""
         return {"centre of the target": self.embedding.center_, "scale of the target": self.embedding.scale_}
+
+    @property
+    def width(self) -> int:
+        """Columns of a table."""
+        n_outputs = self.embedding.n_outputs_
+        return self.embedding.direction_width(n_outputs) + 1 + n_outputs
 
     def table(self, owner: object, y: Any) -> Floats:
         return to_columns(self.embedding.embed(check_regression_target(owner, y)), magnitude=True, mean=True)
@@ -150,3 +170,24 @@ class NumberTarget:
 
 
 Target = ClassTarget | NumberTarget
+
+_T = TypeVar("_T", ClassTarget, NumberTarget)
+
+
+def is_classification(y: Any, task: str) -> bool:
+    """Whether a target is of classes: as the task says or, for "auto", unless it holds floats or several columns."""
+    if task != "auto":
+        return task == "classification"
+    given = np.asarray(y)
+    return not (given.dtype.kind == "f" or (given.ndim > 1 and given.shape[1] > 1))
+
+
+def of_kind(kind: type[_T], target: Target) -> _T:
+    """The target, which must be of this kind."""
+    if not isinstance(target, kind):
+        wanted, got = ("classes", "numbers") if kind is ClassTarget else ("numbers", "classes")
+        raise InvalidInputError(
+            f"This needs a FrozenHead that was fitted on {wanted}. Got one fitted on {got}. Set the 'task' parameter, "
+            "which is 'auto' by default, to say what the target is."
+        )
+    return target

@@ -45,6 +45,7 @@ class Attached(SphereReader):
         self.model = model
         self.layer = layer
         self._original: tuple[nn.Linear, ...] = ()
+        self._is_undone = False
         if layer is None:
             new = self.linear = _linear(cast(int, n_features), self.width, like=next(model.parameters(), self.center))
         else:
@@ -65,17 +66,41 @@ class Attached(SphereReader):
 
     def forward(self, *args: Any, **kwargs: Any) -> SphericalOutput:
         """Run the model and read its outputs, or those of the layer behind it."""
-        raw = _tensor_of(self.model(*args, **kwargs))
         if self.layer is None:
-            check_features(raw, self.linear.in_features)
-            raw = self.linear(raw)
+            features = _tensor_of(self.model(*args, **kwargs))
+            check_features(features, self.linear.in_features)
+            return self.read(self.linear(features))
+        if self._is_undone:
+            raise InvalidInputError(
+                f"This attached model was undone: its layer {self.layer or 'the model'!r} is again what it was. "
+                "Call attach once more."
+            )
+        try:
+            raw = _tensor_of(self.model(*args, **kwargs))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise self._not_last(f"the error {error}") from error
+        if raw.shape[-1] != self.width:
+            raise self._not_last(f"{raw.shape[-1]} numbers per row")
         return self.read(raw)
+
+    def _not_last(self, got: str) -> InvalidInputError:
+        linear = [name for name, module in self.model.named_modules() if isinstance(module, nn.Linear)]
+        others = [name for name in linear if name != self.layer]
+        choice = repr(others[-1]) if others else ""
+        return InvalidInputError(
+            f"Expected {self.width} numbers per row from the model, since attach has replaced its layer "
+            f"{self.layer or 'the model'!r}. Got {got}. If another layer runs after it, undo() and name that one with "
+            f"layer={choice}; if none does, check the inputs."
+        )
 
     def undo(self) -> nn.Module:
         """Put the very layer back that was replaced, and return the model as it was."""
         for original in self._original:
-            original.to(cast(nn.Linear, self.get_submodule(self._path)).weight.device)
-            self.set_submodule(self._path, original)
+            weight = cast(nn.Linear, self.get_submodule(self._path)).weight
+            self.set_submodule(self._path, original.to(weight.device, weight.dtype))
+            self._is_undone = True
         return self.model
 
     def extra_repr(self) -> str:
@@ -100,12 +125,15 @@ def attach(
     ----------
     model : Module
         It is changed in place; `undo` of the result changes it back. It may return a tensor or, like the models of
-        Hugging Face, an object with `logits` (or `pooler_output`, where it is wrapped).
+        Hugging Face, an object with `logits` (or `pooler_output`, where it is wrapped). Do not pass `labels` to these:
+        they would compute a loss of their own from numbers that are no logits. The new layer must be the last thing
+        that runs: a softmax written inside `forward` is not seen from outside, and has to be taken out.
     n_outputs : int
         Number of outputs D of the target, or of classes.
     embedding, mean, magnitude : as in `SphericalHead`
     layer : str, optional
-        Name of the linear layer to replace, where it cannot be found or another is meant.
+        Name of the linear layer to replace, where it cannot be found or another is meant. By default the one that is
+        defined last.
     n_features : int, optional
         For a backbone that returns features, their number: nothing is replaced, and a layer is put behind it.
 
@@ -127,6 +155,13 @@ def attach(
     """
     if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidTypeError(f"Expected a torch.nn.Module as model. Got {type(model).__name__}.")
+    check_number("attach", "n_outputs", n_outputs, above=1, closed="left", whole=True)
+    for name, module in model.named_modules():
+        if isinstance(module, SphereReader):
+            raise InvalidInputError(
+                f"Expected a model without a spherical head. Got one with {_describe(name, module)}. "
+                "Use it as it is, or undo() what was attached."
+            )
     if n_features is not None:
         check_number("attach", "n_features", n_features, above=1, closed="left", whole=True)
         if layer is not None:
@@ -134,6 +169,11 @@ def attach(
         found = None
     else:
         found = _last_linear(model) if layer is None else _named(model, layer)
+        if isinstance(model.get_submodule(found), nn.LazyLinear):
+            raise InvalidInputError(
+                f"Expected a linear layer whose sizes are known. Got {_describe(found, model.get_submodule(found))}, "
+                "which learns them from the first batch. Run the model on a batch before attach."
+            )
     return Attached(
         model, n_outputs, layer=found, n_features=n_features, embedding=embedding, mean=mean, magnitude=magnitude
     )

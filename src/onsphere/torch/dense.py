@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from onsphere._validation import bad_parameter, check_number, check_option
 from onsphere.embeddings import OneHot, Polar, RegressionEmbedding
 from onsphere.errors import InvalidInputError
-from onsphere.torch.head import SphereReader, SphericalOutput
+from onsphere.torch.head import SphereReader, SphericalOutput, as_targets
 
 __all__ = ["DenseHead"]
 
@@ -29,7 +29,7 @@ class DenseHead(SphereReader):
         "pixel" gives every pixel a sphere of its own: direction (B, H, W, k), magnitude (B, H, W). "image" takes the
         whole map as one vector, as in the paper's experiment on depth: direction (B, H·W·D), magnitude (B,).
     size : (H, W), optional
-        Of the maps; needed for "image".
+        Of the maps; for "image", and needed there.
     embedding : as in `SphericalHead`
         By default "lift" for pixels, fitted on rows of D numbers, and "polar" for images, fitted on rows of H·W·D.
         Images take no other.
@@ -64,6 +64,8 @@ class DenseHead(SphereReader):
         given = embedding if embedding is not None else ("polar" if is_image else "lift")
         if is_image and given != "polar" and type(given) is not Polar:
             raise bad_parameter(self, "embedding", "Polar where event='image'", given)
+        if not is_image and size is not None:
+            raise bad_parameter(self, "size", "None where event='pixel', which takes maps of any size", size)
         height, width = _height_and_width(self, size) if is_image else (1, 1)
         super().__init__(height * width * out_channels, embedding=given, mean=mean, magnitude=magnitude)
         self.in_channels = in_channels
@@ -87,7 +89,7 @@ class DenseHead(SphereReader):
 
     def embed(self, y: Any) -> SphericalOutput:
         """Place maps of targets (B, D, H, W), or of class labels (B, H, W), on the sphere."""
-        maps = torch.as_tensor(y)
+        maps = as_targets(y)
         if isinstance(self.embedding, OneHot) and not maps.is_floating_point():
             return super().embed(maps)
         self._check_maps(maps, self.out_channels)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from onsphere._validation import bad_parameter
 from onsphere.errors import InvalidInputError, InvalidTypeError
 
 __all__ = ["feature_batches", "features"]
@@ -35,7 +36,8 @@ def features(
         A DataLoader, or any iterable of batches.
     layer : str, optional
         Name of a layer, as in `named_modules()`, whose output is taken. By default what the method `features` of the
-        network gives or, without one, what its last linear layer is given. Maps (n, C, H, W) are averaged over space.
+        network gives or, without one, what the linear layer that runs last is given. Maps (n, C, H, W) are averaged
+        over space.
     device : str or device, optional
         Where to run; the network is moved there. By default, where it is.
 
@@ -55,7 +57,7 @@ def features(
     ((6, 5), [0, 1, 2, 3, 0, 1])
     """
     batches = list(feature_batches(backbone, loader, layer=layer, device=device))
-    return np.concatenate([batch for batch, _ in batches]), np.concatenate([labels for _, labels in batches])
+    return _joined("features", [rows for rows, _ in batches]), _joined("labels", [labels for _, labels in batches])
 
 
 def feature_batches(
@@ -79,8 +81,10 @@ def feature_batches(
     """
     if not isinstance(backbone, nn.Module):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidTypeError(f"features needs a torch.nn.Module. Got {type(backbone).__name__}.")
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise InvalidTypeError(f"features needs a loader, an iterable of batches. Got {type(loader).__name__}.")
     if device is not None:
-        backbone.to(device)
+        backbone.to(_checked_device(device))
     first = next(backbone.parameters(), None)
     place = torch.device(device or "cpu") if first is None else first.device
     n_batches = 0
@@ -104,15 +108,43 @@ def feature_batches(
         )
 
 
+def _joined(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1:
+        got = " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+        raise InvalidInputError(
+            f"Expected {what} of one shape in all batches. Got {got}. Check what the loader yields: collate all "
+            "batches alike, and bring all inputs to one size."
+        )
+    return np.concatenate(parts)
+
+
+def _checked_device(device: Any) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, TypeError, AssertionError):
+        raise bad_parameter("features", "device", "a device that torch finds here", device) from None
+
+
 def _pair(batch: Any) -> tuple[Tensor, NDArray[Any]]:
-    if not (isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[0], Tensor)):
+    if not (isinstance(batch, list | tuple) and len(batch) == 2):
         got = f"{len(batch)} element(s)" if isinstance(batch, list | tuple) else type(batch).__name__
         raise InvalidInputError(
             f"Expected batches (inputs, labels) with a tensor of inputs. Got {got}. A head is fitted on labels: yield "
             "them beside the inputs."
         )
-    inputs, labels = batch
-    return inputs, _to_numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)
+    inputs, given = batch
+    if not isinstance(inputs, Tensor):
+        raise InvalidInputError(
+            f"Expected batches (inputs, labels) with a tensor of inputs. Got {type(inputs).__name__} as inputs. "
+            "Wrap the network in a module that takes one tensor, and let the loader yield it."
+        )
+    labels = _to_numpy(given) if isinstance(given, Tensor) else np.asarray(given)
+    if labels.ndim == 0:
+        raise InvalidInputError(
+            f"Expected one label for each row of a batch. Got {given!r}. Yield labels of shape (n,) or (n, D)."
+        )
+    return inputs, labels
 
 
 def _to_numpy(values: Tensor) -> NDArray[Any]:
@@ -141,40 +173,43 @@ def _watched(network: nn.Module, layer: str | None) -> Generator[Callable[[Tenso
         yield own
         return
     seen: list[Any] = []
+
+    def see(value: Any) -> None:
+        seen[:] = [value]  # only the last one is wanted, and the others would be kept in memory
+
     if layer is None:
-        handle = _last_linear(network).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+        handles = [
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs: see(args[0] if args else kwargs["input"]), with_kwargs=True
+            )
+            for module in linear
+        ]
     else:
-        handle = _named(network, layer).register_forward_hook(lambda _, given, said: seen.append(said))
+        handles = [_named(network, layer).register_forward_hook(lambda _, args, said: see(said))]
 
     def run(inputs: Tensor) -> Any:
         seen.clear()
         network(inputs)
         if not seen:
-            raise InvalidInputError(
-                f"Expected the forward pass to go through {layer or 'the last linear layer'!r}. It did not. "
-                "Name a layer that is used, as in named_modules()."
+            missing = (
+                f"a method 'features' or a linear layer that runs. {type(network).__name__} has neither"
+                if layer is None
+                else f"a forward pass through {layer!r}. {type(network).__name__} does not use it"
             )
+            raise InvalidInputError(f"Expected {missing}. Name the layer whose output to take, with layer=.")
         return seen[-1]
 
     try:
         yield run
     finally:
-        handle.remove()
-
-
-def _last_linear(network: nn.Module) -> nn.Linear:
-    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        raise InvalidInputError(
-            f"Expected a network with a method 'features' or a linear layer. {type(network).__name__} has neither. "
-            "Name the layer whose output to take, with layer=."
-        )
-    return linear[-1]
+        for handle in handles:
+            handle.remove()
 
 
 def _named(network: nn.Module, layer: str) -> nn.Module:
     modules = dict(network.named_modules())
-    if layer not in modules:
+    if not (isinstance(layer, str) and layer in modules):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidInputError(
             f"Expected the name of a layer of {type(network).__name__}. Got {layer!r}. "
             f"It has {', '.join(repr(name) for name in list(modules)[1:20])}."

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from onsphere import geometry, scores
-from onsphere._validation import check_fitted
-from onsphere.errors import InvalidTypeError
+from onsphere._validation import bad_parameter, check_fitted
+from onsphere.backbones import from_columns
+from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.frozen import FrozenHead
-from onsphere.frozen.heads import Head, Kernel, Quadratic
+from onsphere.frozen.designs import Kernel
+from onsphere.frozen.ridge import Head
 from onsphere.frozen.targets import NumberTarget
 from onsphere.geometry import SphericalOutput
 
@@ -47,24 +49,25 @@ class _HeadModule(nn.Module):
 
     def __init__(self, head: Head) -> None:
         super().__init__()
-        design = head.design
-        is_kernel = isinstance(design, Kernel)
-        self.kind = "kernel" if is_kernel else "quadratic" if isinstance(design, Quadratic) else "linear"
-        self.bandwidth = design.bandwidth if is_kernel else 1.0
-        base = design.landmarks if is_kernel else design.origin
-        self.register_buffer("landmarks" if is_kernel else "origin", torch.from_numpy(np.array(base)))
-        self.register_buffer("weights", torch.from_numpy(np.array(head.weights)))
-        self.register_buffer("intercept", torch.from_numpy(np.array(head.intercept)))
+        self.is_kernel = isinstance(head.design, Kernel)
+        buffers = {"weights": head.weights, "intercept": head.intercept}
+        if isinstance(head.design, Kernel):
+            self.bandwidth = head.design.bandwidth
+            buffers["landmarks"] = head.design.landmarks
+        else:
+            self.raw_columns = head.design.raw_columns
+            buffers["origin"] = head.design.origin
+        for name, values in buffers.items():
+            self.register_buffer(name, torch.from_numpy(np.array(values)))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.kind == "kernel":
+        if self.is_kernel:
             # 2 − 2ab loses most digits of a small distance; in single precision too many would go.
-            distances = (2.0 - 2.0 * (_units(x).double() @ self.landmarks.double().T)).clamp(min=0.0)
+            units, _ = geometry.split(x.double())
+            distances = (2.0 - 2.0 * (units @ self.landmarks.double().T)).clamp(min=0.0)
             columns = torch.exp(distances / -self.bandwidth).to(x.dtype)
-        elif self.kind == "quadratic":
-            columns = torch.cat([x, x * x, x.abs().sqrt()], dim=-1) - self.origin
         else:
-            columns = x - self.origin
+            columns = self.raw_columns(x) - self.origin
         return columns @ self.weights + self.intercept
 
 
@@ -73,6 +76,8 @@ class FrozenModule(nn.Module):
 
     Attributes
     ----------
+    n_features : int
+        What every row must have.
     classes : list or None
         What the indices in `FrozenOutput.value` stand for.
     """
@@ -83,7 +88,7 @@ class FrozenModule(nn.Module):
         solution, target = head._solved(), head.target_
         self.heads = nn.ModuleDict({name: _HeadModule(each) for name, each in solution.heads.items()})
         self.value_head = solution.value_head
-        self.is_joint = head.kind == "joint"
+        self.n_features = head.n_features_in_
         self.reach, self.center, self.spread = solution.reach, solution.center, solution.spread
         self.is_flat, self.anchor, self.unit = True, 0.0, 1.0
         self.classes: list[Any] | None = None
@@ -96,22 +101,29 @@ class FrozenModule(nn.Module):
 
     def forward(self, x: Tensor) -> FrozenOutput:
         """Value, uncertainty and direction of features (n, p)."""
+        if x.dim() != 2 or x.shape[1] != self.n_features:
+            raise InvalidInputError(
+                f"Expected features of shape (n, {self.n_features}), as the head was fitted on. Got {tuple(x.shape)}. "
+                "Nothing is broadcast: reshape them, or fit a head on features like these."
+            )
         every = {name: self._read(module(x)) for name, module in self.heads.items()}
         parts = {name: self._score(outputs, self.reach[name]) for name, outputs in every.items()}
-        if self.is_joint:
+        if len(parts) > 1:
             parts = {name: (part - self.center[name]) / self.spread[name] for name, part in parts.items()}
         outputs, uncertainty = every[self.value_head], torch.stack(list(parts.values())).sum(dim=0)
+        # What overflows is farthest from all that is known.
+        uncertainty = torch.where(torch.isnan(uncertainty), torch.inf, uncertainty)
         return FrozenOutput(self._value(outputs), uncertainty, outputs.direction)
 
     def _read(self, table: Tensor) -> SphericalOutput:
         if self.classes is not None:
             return SphericalOutput(table, torch.ones_like(table[:, 0]))
         n_outputs = len(cast(Tensor, self.target_center))
-        return SphericalOutput(table[:, : n_outputs + 1], table[:, n_outputs + 1], table[:, n_outputs + 2 :])
+        return from_columns(cast(Any, table), n_outputs=n_outputs, magnitude=True, mean=True)
 
     def _score(self, outputs: SphericalOutput, reach: float) -> Tensor:
         if self.classes is not None:
-            return torch.abs(reach - geometry.norm(outputs.direction))
+            return abs(reach - geometry.norm(outputs.direction))
         return scores.anchored(outputs, self.anchor) * self.unit
 
     def _value(self, outputs: SphericalOutput) -> Tensor:
@@ -141,11 +153,6 @@ def to_torch(head: FrozenHead, *, dtype: torch.dtype = torch.float32) -> FrozenM
     """
     if not isinstance(head, FrozenHead):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidTypeError(f"to_torch needs a FrozenHead. Got {type(head).__name__}.")
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):  # type: ignore[reportUnnecessaryIsInstance]
+        raise bad_parameter("to_torch", "dtype", "a floating dtype of torch", dtype)
     return FrozenModule(head).to(dtype)
-
-
-def _units(x: Tensor) -> Tensor:
-    """Rows scaled to length 1; a zero row becomes (1, ..., 1)/√p, as in `onsphere.geometry`."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    is_zero = length == 0
-    return torch.where(is_zero, torch.full_like(x, x.shape[-1] ** -0.5), x / torch.where(is_zero, 1.0, length))

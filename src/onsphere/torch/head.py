@@ -13,9 +13,17 @@ from torch import Tensor, nn
 from onsphere import geometry, scores
 from onsphere._validation import bad_parameter, check_flag, check_number, check_option
 from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, RegressionEmbedding, Torus
-from onsphere.errors import InvalidInputError
+from onsphere.errors import InvalidInputError, InvalidTypeError
 
-__all__ = ["SphereReader", "SphericalHead", "SphericalOutput", "check_features"]
+__all__ = [
+    "SphereReader",
+    "SphericalHead",
+    "SphericalOutput",
+    "as_targets",
+    "check_features",
+    "check_output",
+    "check_shares",
+]
 
 _EMBEDDINGS = {kind.__name__.lower(): kind for kind in (Duplicate, Lift, OneHot, Polar, Torus)}
 
@@ -90,7 +98,7 @@ class SphereReader(nn.Module):
             In the unit the embedding was fitted with; standardised already where it was not fitted. For OneHot,
             class labels as integers (...) or soft labels (..., C), which stay as they are.
         """
-        values = torch.as_tensor(y, device=self.center.device)
+        values = as_targets(y).to(self.center.device)
         if isinstance(self.embedding, OneHot):
             direction = self._shares(values) if values.is_floating_point() else self._axes(values)
             return SphericalOutput(direction, torch.ones_like(direction[..., 0]))
@@ -143,6 +151,30 @@ class SphereReader(nn.Module):
     def extra_repr(self) -> str:
         return f"out_features={self.out_features}, embedding={self.embedding!r}, mean={self.has_mean}"
 
+    def get_extra_state(self) -> Tensor:
+        """What the numbers of this head stand for beyond their count, as bytes: files of tensors hold no text."""
+        return torch.tensor(list(self._meaning().encode()), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse the state of a head whose numbers stand for something else."""
+        theirs = bytes(state.to(torch.uint8).tolist()).decode(errors="replace")
+        if theirs != self._meaning():
+            raise InvalidInputError(
+                f"Expected the state of a head with {self._meaning()}. Got that of one with {theirs}. "
+                "Make the head as the one that was saved."
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        # A state put together from weights and buffers alone says nothing of its meaning, and is taken.
+        meaning = state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        self.set_extra_state(meaning)  # before anything is loaded
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _meaning(self) -> str:
+        chosen = {name: value for name, value in self.embedding.get_params().items() if name != "standardize"}
+        options = ", ".join(f"{name}={_written(value)}" for name, value in chosen.items())
+        return f"{type(self.embedding).__name__}({options}) and a {'softplus' if self.softplus else 'plain'} magnitude"
+
     def _axes(self, labels: Tensor) -> Tensor:
         index = torch.searchsorted(self.classes, labels.long().contiguous()).clamp(max=self.out_features - 1)
         unknown = labels[self.classes[index] != labels]
@@ -160,14 +192,7 @@ class SphereReader(nn.Module):
                 f"Got {soft.dtype} of shape {tuple(soft.shape)}. Convert labels with .long()."
             )
         self._check_width("soft labels", soft)
-        sums = soft.sum(dim=-1)
-        # The negation also catches NaN.
-        if not bool(((soft >= 0).all(dim=-1) & ((sums - 1).abs() <= torch.finfo(soft.dtype).eps ** 0.5)).all()):
-            raise InvalidInputError(
-                "Expected soft labels that are not negative and sum to 1 in every row. "
-                f"Got sums from {float(sums.min()):g} to {float(sums.max()):g} and a smallest value of "
-                f"{float(soft.min()):g}. Divide each row by its sum."
-            )
+        check_shares(soft)
         return soft.to(self.center.dtype)
 
     def _check_width(self, what: str, values: Tensor) -> None:
@@ -178,6 +203,7 @@ class SphereReader(nn.Module):
             )
 
     def _checked(self, output: SphericalOutput) -> geometry.SphericalOutput:
+        check_output(output)
         n_directions = output.direction.shape[-1]
         n_outputs = self.out_features if output.mean is None else output.mean.shape[-1]
         if (n_directions, n_outputs) != (self.n_directions, self.out_features):
@@ -197,7 +223,8 @@ def _fitted(owner: object, embedding: Any, out_features: int) -> RegressionEmbed
         raise bad_parameter(owner, "embedding", "the name or an instance of an embedding", embedding)
     if isinstance(embedding, OneHot):
         if not hasattr(embedding, "classes_"):
-            return OneHot().fit(np.arange(out_features))
+            # Twice each: scikit-learn suspects many labels that never come again of being numbers.
+            return OneHot().fit(np.arange(out_features).repeat(2))
         if embedding.classes_.dtype.kind not in "iu":
             raise bad_parameter(owner, "embedding", "a OneHot fitted on integers: tensors hold no names", embedding)
     elif not hasattr(embedding, "scale_"):
@@ -208,6 +235,48 @@ def _fitted(owner: object, embedding: Any, out_features: int) -> RegressionEmbed
     if n_outputs != out_features:
         raise bad_parameter(owner, "embedding", f"fitted with {out_features} output(s)", n_outputs)
     return embedding
+
+
+def _written(value: Any) -> str:
+    """Numbers in one way, whatever they came as: 3 as 3.0, a tuple as a list."""
+    values = np.asarray(value)
+    return repr(values.astype(np.float64).tolist() if values.dtype.kind in "iuf" else value)
+
+
+def as_targets(y: Any) -> Tensor:
+    """Targets as a tensor of real numbers."""
+    try:
+        values = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(
+            f"Expected targets as a tensor or an array of numbers. Got {type(y).__name__} ({error}). "
+            "Convert them first; names of classes become integers."
+        ) from error
+    if values.is_complex():
+        raise InvalidInputError(f"Expected targets of real numbers. Got {values.dtype}. Pass their real parts.")
+    return values
+
+
+def check_shares(soft: Tensor) -> None:
+    """Soft labels: not negative, and summing to 1 in every row."""
+    off = (soft.sum(dim=-1) - 1).abs()
+    # Doubles may have been made in single precision. The negation also catches NaN.
+    tolerance = max(torch.finfo(soft.dtype).eps ** 0.5, 1e-6)
+    if not bool(((soft >= 0).all(dim=-1) & (off <= tolerance)).all()):
+        raise InvalidInputError(
+            "Expected soft labels that are not negative and sum to 1 in every row. "
+            f"Got sums that are off by up to {float(off.max()):g} and a smallest value of {float(soft.min()):g}. "
+            "Divide each row by its sum."
+        )
+
+
+def check_output(output: Any) -> None:
+    """What a head returned."""
+    if not hasattr(output, "direction"):
+        raise InvalidTypeError(
+            f"Expected the output of a head, with direction, magnitude and mean. Got {type(output).__name__}. "
+            "Pass what the head returns as it is; a network without a head can be given one by attach."
+        )
 
 
 def check_features(features: Tensor, n_features: int) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from onsphere import geometry
 from onsphere._validation import bad_parameter, check_number, check_option
-from onsphere.errors import InvalidInputError
-from onsphere.torch.head import SphereReader, SphericalOutput
+from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.torch.head import SphereReader, SphericalOutput, check_output
 
 __all__ = ["HCMLoss"]
 
@@ -27,7 +27,9 @@ class HCMLoss(nn.Module):
     Parameters
     ----------
     head : SphericalHead, DenseHead or attached model, optional
-        With it, the loss takes targets as they are and embeds them itself. It stays the owner of its weights.
+        With it, the loss takes targets as they are and embeds them itself. It stays the owner of its weights. It must
+        be the head that makes the outputs: of another one only different widths can be noticed (Lift and Duplicate of
+        one output have the same, for example, and so has OneHot of two classes).
     phi : {"squared", "power", "huber", "smooth_l1"}, default "squared"
         |a|²; |a|^exponent; a²/2, or t·(|a| − t/2) beyond the threshold t; Huber's divided by t.
     exponent : float ≥ 1, default 1.5
@@ -86,10 +88,10 @@ class HCMLoss(nn.Module):
         check_option(self, "reduction", reduction, list(_REDUCTIONS))
         if preset is not None:
             check_option(self, "preset", preset, ["cifar10", "two-moons"])
-            if (phi, norm_weight, reduction) != ("squared", 0.0, "mean"):
-                raise bad_parameter(self, "preset", "None where phi, norm_weight or reduction are chosen", preset)
+            if (phi, exponent, threshold, norm_weight, reduction) != ("squared", 1.5, 1.0, 0.0, "mean"):
+                raise bad_parameter(self, "preset", "None where anything else is chosen, as it fixes all", preset)
         # The bound method, so that the head's weights are not listed among the loss's own.
-        self._embed = None if head is None else head.embed
+        self._embed = None if head is None else _embed_of(head)
         self.phi = phi
         self.exponent = float(exponent)
         self.threshold = float(threshold)
@@ -109,6 +111,7 @@ class HCMLoss(nn.Module):
         target : SphericalOutput or Tensor
             From `head.embed`, or the targets themselves where the loss was given the head.
         """
+        check_output(output)
         truth = self._on_sphere(target)
         self._check_shapes(output, truth)
         loss = self._text(output, truth) if self.preset is None else self._script(output, truth)
@@ -175,7 +178,7 @@ class HCMLoss(nn.Module):
         if self.preset is not None and output.mean is not None:
             raise InvalidInputError(
                 f"The preset {self.preset!r} has no term for a mean, which would stay untrained. "
-                "Make the head with mean=False."
+                "Make the head with mean=False; around a TorchRegressor, HCMRegressor(decoder='product') has none."
             )
 
     # Counting and branching on values would break the graph of a compiled loss, or compile it anew each step.
@@ -189,7 +192,20 @@ class HCMLoss(nn.Module):
             )
 
 
+def _embed_of(head: Any) -> Callable[[Any], SphericalOutput]:
+    # Asked of the method, because a compiled head is another module that passes on the methods of the one inside.
+    embed = getattr(head, "embed", None)
+    if not isinstance(getattr(embed, "__self__", None), SphereReader):
+        raise InvalidTypeError(
+            f"Expected a SphericalHead, a DenseHead or an attached model. Got {type(head).__name__}. "
+            "Pass the head itself, for example HCMLoss(network[-1])."
+        )
+    return cast(Any, embed)
+
+
 def _cause(output: SphericalOutput, truth: SphericalOutput) -> str:
+    if output.magnitude.numel() == 0:
+        return "The batch is empty: look for a filter that leaves no rows, and leave such batches out."
     if not _finite(truth):
         return "The targets are not finite: drop or fill the missing ones, and check how they were standardised."
     if not _finite(output):

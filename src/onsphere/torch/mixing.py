@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from onsphere._validation import check_number, check_option
+from onsphere._validation import bad_parameter, check_number, check_option
 from onsphere.errors import InvalidInputError
+from onsphere.torch.head import check_shares
 
 __all__ = ["MixingCollate", "dirichlet_mix", "mixup"]
 
@@ -26,7 +27,7 @@ def mixup(
     ----------
     x : floating Tensor of shape (n, ...)
     labels : floating Tensor of shape (n, C)
-        One-hot or soft.
+        One-hot or soft: not negative, and summing to 1 in every row.
     alpha : float > 0, default 1.0
         The smaller, the nearer the mixtures are to one of the two.
     generator : torch.Generator, optional
@@ -43,6 +44,7 @@ def mixup(
     [2, 2, 2, 2]
     """
     check_number("mixup", "alpha", alpha, above=0)
+    _check_generator("mixup", generator)
     return _mix(x, labels, 2, alpha, generator)
 
 
@@ -55,7 +57,7 @@ def dirichlet_mix(
     ----------
     x : floating Tensor of shape (n, ...)
     soft : floating Tensor of shape (n, C)
-        One-hot or soft labels.
+        One-hot or soft labels: not negative, and summing to 1 in every row.
     k : int ≥ 2, default 20
         A batch with fewer samples, as the last of an epoch may be, is mixed of all it has.
     alpha : float > 0, default 0.5
@@ -75,39 +77,60 @@ def dirichlet_mix(
     """
     check_number("dirichlet_mix", "k", k, above=2, closed="left", whole=True)
     check_number("dirichlet_mix", "alpha", alpha, above=0)
+    _check_generator("dirichlet_mix", generator)
     return _mix(x, soft, k, alpha, generator)
 
 
 def _mix(x: Tensor, labels: Tensor, k: int, alpha: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     _check_batch(x, labels)
-    weights = _weights(len(x), min(k, len(x)), alpha, generator, x.device)
+    # Shares of half precision would sum to 1 too loosely, and doubles deserve shares of their own precision.
+    dtype = torch.promote_types(torch.promote_types(x.dtype, labels.dtype), torch.float32)
+    weights = _weights(len(x), min(k, len(x)), alpha, generator, x.device, dtype)
     return _combine(weights, x), _combine(weights, labels)
 
 
-def _check_batch(x: Tensor, labels: Tensor) -> None:
-    if not (x.is_floating_point() and labels.is_floating_point() and labels.dim() == 2 and len(x) == len(labels) > 0):
+def _check_batch(x: Any, labels: Any) -> None:
+    if not (
+        _is_floating(x) and _is_floating(labels) and x.dim() > 0 and labels.dim() == 2 and len(x) == len(labels) > 0
+    ):
         raise InvalidInputError(
-            "Expected floating samples (n, ...) and one-hot or soft labels (n, C). "
-            f"Got {x.dtype} of shape {tuple(x.shape)} and {labels.dtype} of shape {tuple(labels.shape)}. "
+            "Expected tensors: floating samples (n, ...) and one-hot or soft labels (n, C). "
+            f"Got {_describe(x)} and {_describe(labels)}. "
             "Scale images to floats, and turn class labels into one_hot(labels, n_classes).float()."
         )
+    check_shares(labels)
 
 
-def _weights(n: int, k: int, alpha: float, generator: torch.Generator | None, device: torch.device) -> Tensor:
+def _is_floating(values: Any) -> bool:
+    return isinstance(values, Tensor) and values.is_floating_point()
+
+
+def _describe(values: Any) -> str:
+    return f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+
+
+def _check_generator(owner: object, generator: Any) -> None:
+    if not (generator is None or isinstance(generator, torch.Generator)):
+        raise bad_parameter(owner, "generator", "a torch.Generator or None", generator)
+
+
+def _weights(
+    n: int, k: int, alpha: float, generator: torch.Generator | None, device: torch.device, dtype: torch.dtype
+) -> Tensor:
     """One row of shares per mixture, k of them above zero. A matrix, so that no sample is copied k times."""
     where = device if generator is None else generator.device
     # torch.distributions takes no generator; this is the function beneath it.
-    concentration = torch.full((n, k), float(alpha), device=where)
+    concentration = torch.full((n, k), float(alpha), device=where, dtype=dtype)
     shares = torch._sample_dirichlet(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
     # The k largest of n random numbers are k different samples, each as likely as the others.
     members = torch.rand(n, n, device=where, generator=generator)
     members.fill_diagonal_(2.0)  # each sample is one of its own mixture
     index = members.topk(k, dim=1).indices
-    return torch.zeros(n, n, device=where).scatter_(1, index, shares).to(device)
+    return torch.zeros(n, n, device=where, dtype=dtype).scatter_(1, index, shares).to(device)
 
 
 def _combine(weights: Tensor, values: Tensor) -> Tensor:
-    return (weights.to(values.dtype) @ values.flatten(1)).reshape(values.shape)
+    return (weights.to(values.dtype) @ values.reshape(len(values), -1)).reshape(values.shape)
 
 
 class MixingCollate:
@@ -145,6 +168,9 @@ class MixingCollate:
     ) -> None:
         check_number(self, "n_classes", n_classes, above=2, closed="left", whole=True)
         check_option(self, "method", method, ["dirichlet", "mixup"])
+        check_number(self, "k", k, above=2, closed="left", whole=True)
+        check_number(self, "alpha", alpha, above=0)
+        _check_generator(self, generator)
         self.n_classes = n_classes
         self.method = method
         self.k = k
@@ -152,7 +178,7 @@ class MixingCollate:
         self.generator = generator
 
     def __call__(self, batch: list[Any]) -> tuple[Tensor, Tensor]:
-        x, labels = default_collate(batch)
+        x, labels = _collated(batch)
         if not labels.is_floating_point():
             if not bool(((labels >= 0) & (labels < self.n_classes)).all()):
                 raise InvalidInputError(
@@ -160,6 +186,33 @@ class MixingCollate:
                     f"Got labels from {int(labels.min())} to {int(labels.max())}. Number the classes from 0."
                 )
             labels = nn.functional.one_hot(labels.long(), self.n_classes).to(x.dtype)
+        elif labels.dim() == 2 and labels.shape[1] != self.n_classes:
+            raise InvalidInputError(
+                f"Expected soft labels of {self.n_classes} classes. Got {labels.shape[1]} numbers per sample. "
+                "Make the labels, or MixingCollate, for as many classes."
+            )
         if self.method == "mixup":
             return mixup(x, labels, alpha=self.alpha, generator=self.generator)
         return dirichlet_mix(x, labels, k=self.k, alpha=self.alpha, generator=self.generator)
+
+
+def _collated(batch: list[Any]) -> tuple[Tensor, Tensor]:
+    """Samples and labels, each as one tensor."""
+    first: Any = batch[0] if len(batch) else None
+    if not (isinstance(first, tuple | list) and len(first) == 2):
+        got = f"{len(first)} parts" if isinstance(first, tuple | list) else type(first).__name__
+        raise InvalidInputError(
+            f"Expected a data set of pairs (sample, label). Got {got}. Wrap the data set in one that yields pairs."
+        )
+    try:
+        x, labels = default_collate(batch)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"Expected samples, and labels, that can be stacked. Got {error} Bring all samples to one shape and type."
+        ) from error
+    if not (isinstance(x, Tensor) and isinstance(labels, Tensor)):
+        raise InvalidInputError(
+            f"Expected pairs of a tensor and a label that is a number or a vector. Got {_describe(x)} and "
+            f"{_describe(labels)} of {type(first[1]).__name__}. Number the classes from 0."
+        )
+    return x, labels

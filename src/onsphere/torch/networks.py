@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,15 +46,17 @@ class MLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if len(hidden_sizes) == 0:
-            raise bad_parameter(self, "hidden_sizes", "a non-empty sequence of ints", hidden_sizes)
+        check_number(self, "in_features", in_features, above=1, closed="left", whole=True)
+        check_number(self, "out_features", out_features, above=1, closed="left", whole=True)
+        check_number(self, "negative_slope", negative_slope)
         check_number(self, "dropout", dropout, above=0, below=1, closed="left")
+        sizes = _checked_sizes(self, hidden_sizes)
         layers: list[nn.Module] = []
-        for before, after in pairwise((in_features, *hidden_sizes)):
+        for before, after in pairwise((in_features, *sizes)):
             layers += [nn.Linear(before, after), nn.LeakyReLU(negative_slope)]
             if dropout:
                 layers.append(nn.Dropout(dropout))
-        self.n_features = hidden_sizes[-1]
+        self.n_features = sizes[-1]
         self.body = nn.Sequential(*layers)
         self.linear = nn.Linear(self.n_features, out_features)
 
@@ -63,6 +66,18 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(self.features(x))
+
+
+def _checked_sizes(owner: object, hidden_sizes: Any) -> list[int]:
+    try:
+        sizes = list(hidden_sizes)
+        for size in sizes:
+            check_number(owner, "hidden_sizes", size, above=1, closed="left", whole=True)
+    except (TypeError, InvalidInputError):
+        sizes = []
+    if not sizes:
+        raise bad_parameter(owner, "hidden_sizes", "a non-empty sequence of ints above 0", hidden_sizes)
+    return [int(size) for size in sizes]
 
 
 class _PaddedShortcut(nn.Module):

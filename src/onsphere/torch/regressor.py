@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +39,7 @@ from onsphere.torch.training import (
     accelerator_on,
     as_it_is,
     callbacks_for,
+    check_callbacks,
     seeded,
     validation_split,
 )
@@ -206,10 +208,12 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             seed = check_random_state(self.random_state).randint(2**31 - 1)
         device = self._checked_device()
         with seeded(seed):
+            self._check_finite(data)
             module = self._network(rows.shape[1], self._outputs_per_column() * columns.shape[1], data)
-            net = self._trainer(module, self._criterion(layout, weights), seed, device, n_rows=len(rows))
-            with own_errors():
+            net = self._trainer(module, self._criterion(layout, weights), seed, device)
+            with _training_errors():
                 net.fit(data, None)
+            _check_weights(net.module_, self.learning_rate)
         # skorch's own account of every batch would outgrow the network.
         self.history_ = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
         # Without the optimiser's memory and the accelerator, so that it is small and can be pickled.
@@ -233,8 +237,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         ----------
         X : array or DataFrame of shape (n, p)
         n_samples : int, optional
-            Passes in which what is random in training (dropout, weights that are drawn) stays so. By default one pass
-            in which it is not.
+            Passes in which what is random in training (dropout, weights that are drawn) stays so. In each pass it is
+            drawn once for all rows, so that the answer of a row does not depend on its company. By default one pass
+            in which nothing is random.
         seed : int, default 0
             Of these passes.
 
@@ -242,13 +247,28 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         -------
         array of shape (n, k), or (n_samples, n, k)
         """
+        check_number("predict_outputs", "seed", seed, above=0, below=2**32, closed="left", whole=True)
         data = Rows(self.standardized_rows(X))
         with seeded(seed):  # a loader draws a number even where nothing is random
             if n_samples is None:
-                return self.net_.predict(data).astype(np.float64)
+                return self._predicted(data)
             check_number("predict_outputs", "n_samples", n_samples, above=1, closed="left", whole=True)
-            with self.net_.sampling():
-                return np.stack([self.net_.predict(data).astype(np.float64) for _ in range(n_samples)])
+            seeds = np.random.RandomState(seed).randint(2**31 - 1, size=n_samples)
+            return np.stack([self._drawn(data, int(each)) for each in seeds])
+
+    def _drawn(self, data: Rows, seed: int) -> Floats:
+        with self.net_.one_draw(seed):
+            return self._predicted(data)
+
+    def _predicted(self, data: Rows) -> Floats:
+        outputs = self.net_.predict(data).astype(np.float64)
+        if not np.isfinite(outputs).all():
+            n_bad = int(np.sum(~np.isfinite(outputs).all(axis=1)))
+            raise InvalidInputError(
+                f"Expected finite predictions of the network. Got NaN or infinity in {n_bad} of {len(outputs)} row(s). "
+                "Check these rows for features far beyond those trained on."
+            )
+        return outputs
 
     def from_standardized(self, columns: Floats, *, centered: bool = True) -> Floats:
         """Standardised columns (..., k) in their own unit; spreads (centered=False) are scaled and not moved."""
@@ -277,8 +297,11 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             check_option(self, "schedule", self.schedule, ["cosine", "plateau"])
         if isinstance(self.loss, str):
             check_option(self, "loss", self.loss, ["auto", "squared"])
-        elif not callable(self.loss):
-            raise bad_parameter(self, "loss", "'auto', 'squared' or a loss", self.loss)
+        elif isinstance(self.loss, type) or not callable(self.loss):
+            raise bad_parameter(self, "loss", "'auto', 'squared' or a loss that was made, as nn.L1Loss()", self.loss)
+        if not callable(self.optimizer):
+            raise bad_parameter(self, "optimizer", "a class of optimizers, as torch.optim.Adam", self.optimizer)
+        check_callbacks(self, self.callbacks)
         if self.module is not None and not callable(self.module):
             raise bad_parameter(self, "module", "a Module, or a callable that makes one", self.module)
         for name in ("standardize", "mixed_precision", "multi_process", "progress"):
@@ -299,9 +322,14 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     def _network(self, n_features: int, n_outputs: int, data: Rows) -> nn.Module:
         if self.module is None:
             return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes, dropout=self.dropout)
-        module = (
-            copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(n_features, n_outputs)
-        )
+        try:
+            is_made = isinstance(self.module, nn.Module)
+            module = copy.deepcopy(self.module) if is_made else self.module(n_features, n_outputs)
+        except Exception as error:  # whatever a user's function stumbles over
+            raise InvalidInputError(
+                "The 'module' parameter of TorchRegressor must be a Module, or a callable that makes one of two numbers"
+                f" ({n_features} features, {n_outputs} outputs). Got {type(error).__name__}: {error}."
+            ) from error
         if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad_parameter(self, "module", "a callable that returns a Module", module)
         x = data.parts[0][:2]
@@ -309,15 +337,29 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             with torch.no_grad():
                 output: Any = module.eval()(x.to(next(module.parameters(), x).device))
             got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-        except RuntimeError as error:
-            output, got = None, f"the error {error}"
+        except Exception as error:  # whatever a user's network stumbles over
+            output, got = None, f"{type(error).__name__}: {error}"
         if getattr(output, "shape", None) != (len(x), n_outputs):
             raise InvalidInputError(
                 f"Expected a module that makes a tensor of shape (n, {n_outputs}) of {n_features} features, one number "
                 f"per column. Got {got} for n = {len(x)}. Pass a callable that is told both numbers: "
                 "TorchRegressor(lambda n_features, n_outputs: …)."
             )
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise InvalidInputError(
+                "Expected a module with weights to train. Got none that requires a gradient. Unfreeze some, or use "
+                "FrozenHead on its features."
+            )
         return module
+
+    def _check_finite(self, data: Rows) -> None:
+        """That nothing was too large for single precision."""
+        for what, part in zip(("features", "targets"), data.parts, strict=False):
+            if not bool(torch.isfinite(part).all()):
+                raise InvalidInputError(
+                    f"Expected {what} that single precision holds, up to about 1e38 (standardised, unless "
+                    "standardize=False). Got larger ones. Divide them by a constant, or drop the outliers."
+                )
 
     def _criterion(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> RowLoss:
         loss: Any = self.loss
@@ -348,10 +390,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             "iterator_valid__collate_fn": as_it_is,
         }
 
-    def _trainer(self, module: nn.Module, criterion: RowLoss, seed: int, device: torch.device, *, n_rows: int) -> Any:
+    def _trainer(self, module: nn.Module, criterion: RowLoss, seed: int, device: torch.device) -> Any:
         options: dict[str, Any] = {
             "criterion": lambda: criterion,
-            "n_rows": n_rows,
             "optimizer": self.optimizer,
             "optimizer__weight_decay": self.weight_decay,
             "lr": self.learning_rate,
@@ -385,3 +426,25 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
 def _scaler(active: bool) -> Any:
     return StandardScaler(with_mean=active, with_std=active)
+
+
+@contextmanager
+def _training_errors() -> Generator[None]:
+    """What torch raises while it trains, as an error of ours that says so."""
+    try:
+        with own_errors("The network could not be trained: "):
+            yield
+    except (RuntimeError, AttributeError, AssertionError) as error:
+        raise InvalidInputError(
+            f"The network could not be trained: {error}. Check that module, loss and optimizer fit together: the loss "
+            "is called with (prediction, target), both of shape (n, k), and must return a tensor."
+        ) from error
+
+
+def _check_weights(module: nn.Module, learning_rate: float) -> None:
+    """The loss is seen before a step, so the last step may still have gone astray."""
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
+        raise InvalidInputError(
+            f"The weights are not finite after training: the last steps were too large. Lower learning_rate (now "
+            f"{learning_rate:g}), or clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)])."
+        )

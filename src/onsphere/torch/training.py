@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import Floats, missing_extra
+from onsphere._validation import Floats, bad_parameter, missing_extra
 from onsphere.backbones import from_columns
 from onsphere.errors import InvalidInputError
 from onsphere.torch.head import SphericalOutput
@@ -31,6 +31,7 @@ __all__ = [
     "accelerator_on",
     "as_it_is",
     "callbacks_for",
+    "check_callbacks",
     "random_layers",
     "seeded",
     "validation_split",
@@ -43,6 +44,9 @@ _EarlyStopping: Any = EarlyStopping
 _LRScheduler: Any = LRScheduler
 _ValidSplit: Any = ValidSplit
 _hf: Any = hf
+
+# What these layers do to a row is a product with factors that do not depend on it.
+_DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
@@ -84,6 +88,10 @@ class RowLoss:
             values = self.loss(self._on_sphere(prediction), self._on_sphere(target))
         else:
             values = self.loss(prediction, target)
+        if not isinstance(values, Tensor):
+            raise InvalidInputError(
+                f"Expected a loss that returns a tensor. Got {type(values).__name__}. Keep to the operations of torch."
+            )
         if values.dim() == 0:
             if self.weighted:
                 raise InvalidInputError(
@@ -102,43 +110,76 @@ class RowLoss:
 
 
 class Net(_NeuralNetRegressor):
-    """skorch's, in bfloat16 if asked, with layers that stay random if asked, and the penalty of a network that has one.
+    """skorch's, in bfloat16 if asked, with draws of what is random, and the penalty of a network that has one.
 
     A penalty is of the whole training set (the divergence of a Bayesian network from its prior, say); a row bears its
     share.
     """
 
-    def __init__(self, module: Any, *, mixed_precision: bool, n_rows: int = 1, **options: Any) -> None:
+    def __init__(self, module: Any, *, mixed_precision: bool, **options: Any) -> None:
         super().__init__(module, **options)
         self.mixed_precision = mixed_precision
-        self.n_rows = n_rows
-        self.stays_random = False
+        # A name that ends otherwise would be a parameter to skorch.
+        self.n_rows_ = 1
+        self.draw_seed_: int | None = None
 
-    @contextmanager
-    def sampling(self) -> Any:
-        """Predict with what is random in training."""
-        self.stays_random = True
-        try:
-            yield
-        finally:
-            self.stays_random = False
+    def get_iterator(self, dataset: Any, training: bool = False) -> Any:
+        if training:  # without the rows that are kept for validation
+            self.n_rows_ = len(dataset)
+        return super().get_iterator(dataset, training=training)
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **options: Any) -> Tensor:
         loss = super().get_loss(y_pred, y_true, *args, **options)
-        penalty = getattr(self.module_, "penalty", None)
-        return loss if penalty is None else loss + penalty() / self.n_rows
+        penalty = getattr(self.bare_module(), "penalty", None)
+        return loss if penalty is None else loss + penalty() / self.n_rows_
+
+    def bare_module(self) -> nn.Module:
+        """The network itself, without what wraps it in training."""
+        return self.module_
+
+    @contextmanager
+    def one_draw(self, seed: int) -> Any:
+        """Predict with one draw of what is random in training, the same for all rows.
+
+        So a row gets the same answer whatever rows and batches it comes with.
+        """
+        self.draw_seed_ = seed
+        handles = [
+            layer.register_forward_hook(_drop_alike)
+            for layer in random_layers(self.module_)
+            if isinstance(layer, _DROPPING)
+        ]
+        try:
+            yield
+        finally:
+            self.draw_seed_ = None
+            for handle in handles:
+                handle.remove()
+            self.module_.eval()
 
     def infer(self, x: Any, **options: Any) -> Tensor:
-        if self.stays_random:
+        if self.draw_seed_ is not None:
+            torch.manual_seed(self.draw_seed_)
             for layer in random_layers(self.module_):
-                layer.train()
+                layer.train(not isinstance(layer, _DROPPING))
         device = next(self.module_.parameters()).device
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bool(self.mixed_precision)):
             return super().infer(x, **options).float()
 
 
+def _drop_alike(layer: nn.Module, given: tuple[Tensor], rows: Tensor) -> Tensor:
+    """A hook on a layer that drops nothing at the moment: drop the same in all rows."""
+    layer.train()
+    factors = layer.forward(torch.ones_like(rows[:1]))
+    layer.eval()
+    return rows * factors
+
+
 def random_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers that are random in training: dropout with a rate above zero, and those with `is_random = True`."""
+    """The layers that are random in training: dropout with a rate above zero, and those with `is_random = True`.
+
+    A layer of the latter kind, asked in training mode but without gradients, should draw once for all rows.
+    """
     return [
         layer
         for layer in module.modules()
@@ -148,6 +189,9 @@ def random_layers(module: nn.Module) -> list[nn.Module]:
 
 class SharedNet(_hf.AccelerateMixin, Net):
     """The same over several processes, which must agree on when to stop and so on the loss that they see."""
+
+    def bare_module(self) -> nn.Module:
+        return self.accelerator.unwrap_model(self.module_)
 
     def validation_step(self, batch: Any, **options: Any) -> dict[str, Any]:
         step = super().validation_step(batch, **options)
@@ -186,6 +230,14 @@ def callbacks_for(
     if early_stopping is not None:
         chosen.append(("early_stopping", _EarlyStopping(patience=early_stopping, load_best=True)))
     return chosen
+
+
+def check_callbacks(owner: object, given: Any) -> None:
+    """A sequence of callbacks of skorch, each alone or with a name before it."""
+    is_sequence = isinstance(given, Sequence) and not isinstance(given, str)
+    alone = [item[-1] if isinstance(item, tuple) and len(item) == 2 else item for item in given] if is_sequence else [0]
+    if not all(isinstance(item, _Callback) for item in alone):
+        raise bad_parameter(owner, "callbacks", "a sequence of skorch callbacks, made, as [EpochTimer()]", given)
 
 
 class _Watch(_Callback):

@@ -1,4 +1,4 @@
-"""The algebra of one head: columns made of features, their Gram matrices, and the ridge regression that follows.
+"""Ridge regression from sums alone: Gram matrices of columns and targets, and the head that follows.
 
 A head never sees its rows again: the sums in `Statistics` are all it needs, and sums can be added, so rows may come
 in any order, in batches, or on several machines.
@@ -6,138 +6,22 @@ in any order, in batches, or on several machines.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpotri  # type: ignore[reportAttributeAccessIssue]
 
-from onsphere import geometry
 from onsphere._validation import Floats
 from onsphere.errors import InvalidInputError
+from onsphere.frozen.designs import Design
 
-__all__ = ["Design", "Head", "Kernel", "Linear", "Quadratic", "Statistics", "solve"]
+__all__ = ["RIDGES", "Head", "Statistics", "solve"]
 
 # What generalised cross-validation chooses from: decades, because its minimum is flat.
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-
-# On the diagonal of the kernel matrix, where landmarks that nearly coincide would leave it singular.
-_JITTER = 1e-6
-
-
-# --- columns ---
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """The features as they are, and an intercept.
-
-    Attributes
-    ----------
-    origin : array of shape (c,)
-        Taken from every row of columns before sums are formed, so that a far-away mean costs no digits.
-    """
-
-    origin: Floats
-
-    has_intercept = True
-
-    @classmethod
-    def for_rows(cls, X: Floats) -> Self:
-        """A design whose origin is the middle of these rows."""
-        return cls(cls.raw_columns(X).mean(axis=0))
-
-    @staticmethod
-    def raw_columns(X: Floats) -> Floats:
-        """The columns before the origin is taken from them."""
-        return X
-
-    @property
-    def n_columns(self) -> int:
-        return len(self.origin)
-
-    def columns(self, X: Floats) -> Floats:
-        """The columns (n, c) of features (n, p)."""
-        return self.raw_columns(X) - self.origin
-
-    def penalty(self, variance: Floats) -> Floats:
-        """The matrix M of the ridge term λ·tr(WᵀMW), given the variance of each column: all columns weigh alike."""
-        return np.diag(np.where(variance > 1e-12 * variance.max(), variance, 1.0))
-
-
-@dataclass(frozen=True, eq=False)
-class Quadratic(Linear):
-    """The features f, their squares and the roots of their sizes, and an intercept.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Quadratic.raw_columns(np.array([[4.0, -9.0]]))
-    array([[ 4., -9., 16., 81.,  2.,  3.]])
-    """
-
-    @staticmethod
-    def raw_columns(X: Floats) -> Floats:
-        return np.hstack([X, X * X, np.sqrt(np.abs(X))])
-
-
-@dataclass(frozen=True, eq=False)
-class Kernel:
-    """exp(−‖f − l‖²/h) for each landmark l, features and landmarks scaled to length 1: the Nyström method.
-
-    No intercept: far from all landmarks the columns vanish, and with them the direction that a head predicts.
-
-    Attributes
-    ----------
-    landmarks : array of shape (m, p)
-        Of length 1.
-    bandwidth : float
-        h, a squared distance.
-    """
-
-    landmarks: Floats
-    bandwidth: float
-
-    has_intercept = False
-
-    @classmethod
-    def for_landmarks(cls, rows: Floats, share: float) -> Kernel:
-        """A design around these rows, with a bandwidth of so many times their median squared distance."""
-        landmarks = geometry.split(rows)[0]
-        distances = _squared_distances(landmarks, landmarks)[np.triu_indices(len(landmarks), 1)]
-        middle = float(np.median(distances)) if len(distances) else 0.0
-        # Rows that all point the same way have no distances to go by; any bandwidth serves them.
-        return cls(landmarks, share * middle if middle > 1e-12 else 1.0)
-
-    @property
-    def n_columns(self) -> int:
-        return len(self.landmarks)
-
-    def columns(self, X: Floats) -> Floats:
-        """The columns (n, m) of features (n, p)."""
-        distances = _squared_distances(geometry.split(X)[0], self.landmarks)
-        distances /= -self.bandwidth
-        return np.exp(distances, out=distances)
-
-    def penalty(self, variance: Floats) -> Floats:
-        """The kernel matrix of the landmarks, so that λ is that of kernel ridge regression."""
-        matrix = np.exp(_squared_distances(self.landmarks, self.landmarks) / -self.bandwidth)
-        return matrix + _JITTER * np.eye(len(matrix))
-
-
-Design = Linear | Kernel
-
-
-def _squared_distances(units: Floats, others: Floats) -> Floats:
-    """Between unit vectors: ‖a − b‖² = 2 − 2ab."""
-    products = units @ others.T
-    products *= -2.0
-    products += 2.0
-    return np.maximum(products, 0.0, out=products)
-
-
-# --- sums ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +81,6 @@ class Statistics:
         )
 
 
-# --- the regression ---
-
-
 @dataclass(frozen=True, eq=False)
 class Head:
     """A fitted head.
@@ -226,15 +107,10 @@ class Head:
 def solve(design: Design, statistics: Statistics, ridge: float | str) -> Head:
     """Ridge regression from the sums alone, with this ridge or the one that generalised cross-validation prefers."""
     inner = statistics.centered() if design.has_intercept else statistics
-    if not np.isfinite(inner.gram).all():
-        raise InvalidInputError(
-            "Expected features whose squares can be added up. Got values so large that the sums overflow. "
-            "Divide the features by a constant."
-        )
     penalty = design.penalty(np.diag(inner.gram) / max(inner.n_rows, 1))
     if isinstance(ridge, str):
         ridge = min(RIDGES, key=lambda strength: _cross_validation(design, inner, penalty, strength))
-    weights: Any = cho_solve(cho_factor(inner.gram + ridge * penalty, lower=True), inner.cross)
+    weights: Any = cho_solve(_factored(inner.gram, penalty, ridge), inner.cross)
     intercept = np.zeros(len(statistics.target_sum))
     if design.has_intercept:
         intercept = (statistics.target_sum - statistics.column_sum @ weights) / max(statistics.n_rows, 1)
@@ -243,7 +119,10 @@ def solve(design: Design, statistics: Statistics, ridge: float | str) -> Head:
 
 def _cross_validation(design: Design, inner: Statistics, penalty: Floats, ridge: float) -> float:
     """n·RSS / (n − df)²: what leaving each row out would cost, were all rows alike (Golub, Heath and Wahba, 1979)."""
-    factor, lower = cho_factor(inner.gram + ridge * penalty, lower=True)
+    try:
+        factor, lower = _factored(inner.gram, penalty, ridge)
+    except InvalidInputError:
+        return math.inf
     weights: Any = cho_solve((factor, lower), inner.cross)
     triangle: Any = dpotri(factor, lower=lower)[0]
     # The trace of the product of two symmetric matrices, of which one is given by its lower triangle.
@@ -253,3 +132,14 @@ def _cross_validation(design: Design, inner: Statistics, penalty: Floats, ridge:
     residual = max(inner.target_square - explained, 0.0)
     n_left = max(inner.n_rows - n_free, 1e-6 * inner.n_rows)
     return float(inner.n_rows * residual / n_left**2)
+
+
+def _factored(gram: Floats, penalty: Floats, ridge: float) -> Any:
+    """The Cholesky factor of gram + ridge·penalty."""
+    try:
+        return cho_factor(gram + ridge * penalty, lower=True)
+    except (np.linalg.LinAlgError, ValueError) as error:
+        raise InvalidInputError(
+            f"Expected a ridge with which the regression on the features can be solved. Got {ridge:g}, for which "
+            f"rounding leaves no solution ({error}). Raise ridge, or leave it at 'gcv', and standardise the features."
+        ) from error

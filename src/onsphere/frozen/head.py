@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,19 +23,17 @@ from onsphere._validation import (
     unchanged_if_it_fails,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibrated import Calibrated
+from onsphere.calibrated import Calibrated, check_no_gradient, fingerprints
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.estimators import HCMClassifier, HCMRegressor
-from onsphere.frozen.heads import Design, Head, Kernel, Linear, Quadratic
+from onsphere.frozen.designs import Design, Kernel, Linear, Quadratic
+from onsphere.frozen.ridge import Head
 from onsphere.frozen.sample import row_codes
-from onsphere.frozen.sums import Solution, Sums, outputs_of
-from onsphere.frozen.targets import ClassTarget, NumberTarget, Target
-from onsphere.geometry import SphericalOutput
+from onsphere.frozen.sums import Solution, Sums, differences
+from onsphere.frozen.targets import ClassTarget, NumberTarget, Target, is_classification, of_kind
 
 __all__ = ["FrozenHead"]
-
-_T = TypeVar("_T")
 
 _KINDS = ("joint", "linear", "quadratic", "kernel")
 _TASKS = ("auto", "classification", "regression")
@@ -111,8 +109,6 @@ class FrozenHead(Calibrated, BaseEstimator):
     True
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("kind",)
-
     target_: Target
     sums_: Sums
     n_features_in_: int
@@ -146,14 +142,14 @@ class FrozenHead(Calibrated, BaseEstimator):
         rows = self._rows(X, fitting=True)
         self._begin(rows, y, classes=None)
         self._add(rows, y)
-        check_fitted(self, "estimator_")
+        self._solved()
 
     def partial_fit(self, X: Any, y: ArrayLike, *, classes: ArrayLike | None = None) -> Self:
         """Take in more rows; the head is then what one fit on all rows so far would be.
 
-        The first batch fixes what cannot be changed afterwards: the classes unless they are given, centre and scale of
-        a numeric target, and the landmarks. It should be a fair sample with at least n_landmarks rows. A calibration
-        ends with the rows it was measured without.
+        The first batch fixes what cannot be changed afterwards: the kind, the classes unless they are given, centre and
+        scale of a numeric target, and the landmarks. It should be a fair sample with at least n_landmarks rows. A
+        calibration ends with the rows it was measured without.
 
         Parameters
         ----------
@@ -166,23 +162,24 @@ class FrozenHead(Calibrated, BaseEstimator):
         -------
         self
         """
+        check_no_gradient(y=y)
         with unchanged_if_it_fails(self):
             first = not hasattr(self, "sums_")
             rows = self._rows(X, fitting=first)
             if first:
-                self._check_parameters()
-                if self.kind in ("joint", "kernel") and len(rows) < self.n_landmarks:
+                self._begin(rows, y, classes=classes)
+                if "kernel" in self.sums_.designs and len(rows) < self.n_landmarks:
                     raise InvalidInputError(
                         f"The first batch of partial_fit must hold at least n_landmarks={self.n_landmarks} rows: the "
                         f"landmarks are drawn from it. Got {len(rows)}. Pass a larger first batch, ask for fewer "
                         "landmarks, or start from FrozenHead.like(another head)."
                     )
-                self._begin(rows, y, classes=classes)
             elif classes is not None:
-                known = self._of_kind(ClassTarget).embedding.classes_
+                known = of_kind(ClassTarget, self.target_).embedding.classes_
                 if not np.array_equal(np.unique(np.asarray(classes)), known):
                     raise bad_parameter(self, "classes", f"{known.tolist()}, as in the first batch", classes)
             self._add(rows, y)
+            self._remember(fingerprints(X, y))
         return self
 
     def merge(self, other: FrozenHead) -> Self:
@@ -197,14 +194,14 @@ class FrozenHead(Calibrated, BaseEstimator):
         -------
         self
         """
-        ours, theirs = self._measures(), _checked_head("merge", other)._measures()
-        unlike = [name for name, value in ours.items() if name not in theirs or not _alike(value, theirs[name])]
+        unlike = differences(self._identity(), _checked_head("merge", other)._identity())
         if unlike:
             raise InvalidInputError(
                 f"merge needs two heads that measure alike. These differ in {', '.join(unlike)}. "
                 "Fit one shard first and the others as FrozenHead.like(first).partial_fit(X, y)."
             )
         self._keep(self.sums_ + other.sums_)
+        self._remember(other._seen)
         return self
 
     @classmethod
@@ -226,7 +223,7 @@ class FrozenHead(Calibrated, BaseEstimator):
         >>> first.merge(second).n_rows_
         300
         """
-        _checked_head("like", other)._measures()
+        _checked_head("like", other)._identity()
         head: Any = clone(other)
         names = ("target_", "n_features_in_", "feature_names_in_")
         vars(head).update({name: getattr(other, name) for name in names if hasattr(other, name)})
@@ -238,30 +235,28 @@ class FrozenHead(Calibrated, BaseEstimator):
         """Fix all that must be known before the first sum."""
         self._check_parameters()
         check_target_given(self, y)
-        is_class = self._is_classification(y, classes)
+        check_same_length(rows, y)
+        if self.task == "regression" and classes is not None:
+            raise bad_parameter(self, "classes", "None where task='regression'", classes)
+        is_class = classes is not None or is_classification(y, self.task)
         self.target_ = ClassTarget.fit(self, y, classes) if is_class else NumberTarget.fit(self, y)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with own_errors("The 'random_state' parameter of FrozenHead must be an int, a RandomState or None. "):
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = _JOINT if self.kind == "joint" else (self.kind,)
-        designs = {name: self._design(name, rows, seed) for name in names}
-        self._keep(Sums.empty(designs, seed, rows.shape[1], self.target_.table(self, y).shape[1]))
+        with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
+            designs = {name: self._design(name, rows, seed) for name in names}
+        self._keep(Sums.empty(designs, seed, rows.shape[1], self.target_.width))
         self._seen = np.empty(0, dtype=np.uint64)
 
     def _check_parameters(self) -> None:
         check_option(self, "kind", self.kind, _KINDS)
         check_option(self, "task", self.task, _TASKS)
-        if self.ridge != "gcv":
-            if isinstance(self.ridge, str):
-                raise bad_parameter(self, "ridge", "'gcv' or a float above 0", self.ridge)
+        if not isinstance(self.ridge, str):
             check_number(self, "ridge", self.ridge, above=0)
+        elif self.ridge != "gcv":
+            raise bad_parameter(self, "ridge", "'gcv' or a float above 0", self.ridge)
         check_number(self, "bandwidth", self.bandwidth, above=0)
         check_number(self, "n_landmarks", self.n_landmarks, above=1, closed="left", whole=True)
-
-    def _is_classification(self, y: Any, classes: Any) -> bool:
-        if self.task != "auto":
-            return self.task == "classification"
-        given = np.asarray(y)
-        is_numeric = given.dtype.kind == "f" or (given.ndim > 1 and given.shape[1] > 1)
-        return classes is not None or not is_numeric
 
     def _design(self, name: str, rows: Floats, seed: int) -> Design:
         if name != "kernel":
@@ -314,34 +309,37 @@ class FrozenHead(Calibrated, BaseEstimator):
     @property
     def classes_(self) -> NDArray[Any]:
         """The classes, in the order of the columns of `predict_proba`."""
-        if not isinstance(getattr(self, "target_", None), ClassTarget):
+        target = getattr(self, "target_", None)
+        if not isinstance(target, ClassTarget):
             raise AttributeError("only a FrozenHead fitted on classes has classes_")
-        return self._of_kind(ClassTarget).embedding.classes_
+        return target.embedding.classes_
 
     # --- asking ---
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels of shape (n,), or values in the shape of the y of fit."""
-        outputs = self._value_outputs(X)
-        return self.target_.value(outputs)
+        solution, rows = self._asked(X)
+        return self.target_.value(solution.value_outputs(rows))
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, C): the point of the probability simplex nearest to the direction."""
-        outputs = self._value_outputs(X)
-        return self._of_kind(ClassTarget).probabilities(outputs)
+        solution, rows = self._asked(X)
+        return of_kind(ClassTarget, self.target_).probabilities(solution.value_outputs(rows))
 
     def predict_sigma(self, X: Any) -> Floats:
         """Standard deviation of the noise, in the unit and shape of the target; for regression."""
-        outputs = self._value_outputs(X)
-        return self._of_kind(NumberTarget).sigma(outputs)
+        solution, rows = self._asked(X)
+        return of_kind(NumberTarget, self.target_).sigma(solution.value_outputs(rows))
 
     def predict_uncertainty(self, X: Any) -> Floats:
-        """The score of each row, shape (n,); higher means less trustworthy."""
-        return self._uncertainty(self._all_outputs(X))
+        """The score of each row, shape (n,); higher means less trustworthy, and infinite that nothing can be said."""
+        solution, rows = self._asked(X)
+        return solution.judged(rows)[1]
 
     def predict_uncertainty_per_head(self, X: Any) -> dict[str, Floats]:
         """The score of each row by each head, on the head's own scale; see Notes."""
-        return self._scores(self._all_outputs(X))
+        solution, rows = self._asked(X)
+        return solution.scores(solution.outputs(rows))
 
     def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
         """Everything the head says about each row, from one pass.
@@ -355,8 +353,9 @@ class FrozenHead(Calibrated, BaseEstimator):
         coverage : float in (0, 1), default 0.9
             Of the intervals or sets.
         """
-        every = self._all_outputs(X)
-        outputs, uncertainty = every[self.value_head_], self._uncertainty(every)
+        check_number("assess", "coverage", coverage, above=0, below=1)
+        solution, rows = self._asked(X)
+        outputs, uncertainty = solution.judged(rows)
         judged = self._judged(uncertainty)
         if judged:
             judged |= self.target_.limits(outputs, self.calibration_, coverage)
@@ -370,57 +369,35 @@ class FrozenHead(Calibrated, BaseEstimator):
         )
 
     def _measure(self, X: Any, y: Any) -> Calibration:
-        every = self._all_outputs(X)
+        solution, rows = self._asked(X)
+        outputs, uncertainty = solution.judged(rows)
         targets = self.target_.table(self, y)
-        check_same_length(every[self.value_head_].magnitude, targets)
-        return self.target_.measure(every[self.value_head_], self.target_.read(targets), self._uncertainty(every))
+        check_same_length(uncertainty, targets)
+        return self.target_.measure(outputs, self.target_.read(targets), uncertainty)
 
     def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
-        every = self._all_outputs(X)
-        return self.target_.value(every[self.value_head_]), self._uncertainty(every)
+        solution, rows = self._asked(X)
+        outputs, uncertainty = solution.judged(rows)
+        return self.target_.value(outputs), uncertainty
+
+    def _asked(self, X: Any) -> tuple[Solution, Floats]:
+        check_fitted(self, "estimator_")
+        return self._solved(), self._rows(X)
 
     def _splitter(self, y: Any, fraction: float | None) -> Any:
-        model = HCMClassifier if self._is_classification(y, None) else HCMRegressor
+        model = HCMClassifier if is_classification(y, self.task) else HCMRegressor
         return model(calibration=self.calibration, random_state=self.random_state)._splitter(y, fraction)
 
     def _rows(self, X: Any, *, fitting: bool = False) -> Floats:
+        check_no_gradient(X=X)
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
         with own_errors():
             return np.ascontiguousarray(rows, dtype=np.float64)
 
-    def _of_kind(self, kind: type[_T]) -> _T:
-        if not isinstance(self.target_, kind):
-            wanted, got = ("classes", "numbers") if kind is ClassTarget else ("numbers", "classes")
-            raise InvalidInputError(
-                f"This needs a FrozenHead that was fitted on {wanted}. Got one fitted on {got}. Set the 'task' "
-                "parameter, which is 'auto' by default, to say what the target is."
-            )
-        return self.target_
-
-    def _value_outputs(self, X: Any) -> SphericalOutput:
-        check_fitted(self, "estimator_")
-        return self.target_.read(outputs_of(self.estimator_, self._rows(X)))
-
-    def _all_outputs(self, X: Any) -> dict[str, SphericalOutput]:
-        check_fitted(self, "estimator_")
-        rows = self._rows(X)
-        return {name: self.target_.read(outputs_of(head, rows)) for name, head in self._solved().heads.items()}
-
-    def _scores(self, every: dict[str, SphericalOutput]) -> dict[str, Floats]:
-        reach = self._solved().reach
-        return {name: self.target_.score(outputs, reach[name]) for name, outputs in every.items()}
-
-    def _uncertainty(self, every: dict[str, SphericalOutput]) -> Floats:
-        parts = self._scores(every)
-        if self.kind != "joint":
-            return parts[self.kind]
-        known = self._solved()
-        return np.sum([(part - known.center[name]) / known.spread[name] for name, part in parts.items()], axis=0)
-
-    def _measures(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """All that two heads must share for their sums to mean the same."""
         check_fitted(self, "sums_")
-        sizes = {"kind": self.kind, "number of features": self.n_features_in_, "task": type(self.target_).__name__}
+        sizes = {"number of features": self.n_features_in_, "task": type(self.target_).__name__}
         return {**sizes, **self.target_.identity, **self.sums_.identity}
 
 
@@ -428,9 +405,3 @@ def _checked_head(what: str, head: Any) -> FrozenHead:
     if not isinstance(head, FrozenHead):
         raise InvalidTypeError(f"{what} needs another FrozenHead. Got {type(head).__name__}.")
     return head
-
-
-def _alike(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, list):
-        return all(map(np.array_equal, ours, theirs))
-    return bool(np.array_equal(ours, theirs))

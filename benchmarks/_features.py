@@ -1,0 +1,83 @@
+"""The features of CIFAR-10 ResNets on all image sets, extracted once and kept on disk.
+
+They lie in the FOLDER that a benchmark is called with, by default `~/.cache/onsphere/features`.
+"""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader, TensorDataset
+
+from onsphere.datasets.images import (
+    load_cifar10,
+    load_cifar100,
+    load_image_folder,
+    load_mnist,
+    load_svhn,
+    resize_images,
+)
+from onsphere.datasets.uci import data_folder
+from onsphere.torch.features import features
+from onsphere.torch.networks import resnet20, resnet56
+
+FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"
+NETWORKS = {"ResNet-20": resnet20, "ResNet-56": resnet56}
+OOD = ("CIFAR-100", "Tiny ImageNet", "MNIST", "SVHN", "DTD")
+MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+
+@cache
+def images(name):
+    pictures, labels = {
+        "train": lambda: load_cifar10("train"),
+        "test": lambda: load_cifar10("test"),
+        "CIFAR-100": lambda: load_cifar100("test"),
+        "Tiny ImageNet": lambda: load_image_folder(data_folder() / "tiny-imagenet-200" / "val"),
+        "MNIST": lambda: load_mnist("test"),
+        "SVHN": lambda: load_svhn("test"),
+        "DTD": lambda: load_image_folder(data_folder() / "dtd" / "images"),
+    }[name]()
+    return resize_images(pictures), labels
+
+
+def normalised(pictures):
+    """Pictures (n, 32, 32, 3) of bytes as the networks want them."""
+    return (torch.as_tensor(pictures).permute(0, 3, 1, 2) / 255 - MEAN) / STD
+
+
+def _batch(rows):
+    pictures, labels = zip(*rows, strict=True)
+    return normalised(torch.stack(pictures)), torch.stack(labels)
+
+
+@cache
+def pretrained(network):
+    model = NETWORKS[network]()
+    name = network.lower().replace("-", "")
+    model.load_state_dict(load_file(data_folder() / "weights" / f"cifar10_{name}.safetensors"))
+    return model
+
+
+@cache
+def table(network, name, layer="last"):
+    """Features (n, p) of one set."""
+    path = FOLDER / f"{network} {layer} {name}.npy"
+    if not path.exists():
+        print(f"extracting {path.stem}")
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        data = TensorDataset(*map(torch.from_numpy, images(name)))
+        loader = DataLoader(data, batch_size=250, collate_fn=_batch)
+        np.save(path, features(pretrained(network), loader, layer=None if layer == "last" else layer)[0])
+    return np.load(path).astype(np.float64)
+
+
+@cache
+def logits(network, name):
+    """Logits (n, 10) of one set: the last layer on its features."""
+    linear = pretrained(network).linear
+    weight, bias = linear.weight.detach().double().numpy(), linear.bias.detach().double().numpy()
+    return table(network, name) @ weight.T + bias

@@ -1,0 +1,102 @@
+"""What HCM is compared with: other people's methods, each in one file with the paper it comes from.
+
+Those that train (`DeepEnsemble`, `MCDropout`, …) can be asked all that `HCMRegressor` and `HCMClassifier` can.
+Detectors judge a classifier that is already trained, from its features, its logits and the labels:
+
+>>> import numpy as np
+>>> from onsphere.baselines import KNN, Energy
+>>> rng = np.random.default_rng(0)
+>>> labels = np.arange(300) % 3
+>>> features = np.eye(3)[labels] * 4 + rng.normal(size=(300, 3))
+>>> logits = features @ rng.normal(size=(3, 3))
+>>> [detector.fit(features, logits, labels).score(features, logits).shape for detector in (KNN(), Energy())]
+[(300,), (300,)]
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from onsphere._validation import missing_extra
+from onsphere.baselines.detector import Detector
+from onsphere.baselines.distance import KNN, Mahalanobis, knn, mahalanobis
+from onsphere.baselines.posthoc import LastLayer, PostHoc
+from onsphere.baselines.softmax import MSP, Energy, Entropy, Gini, energy, entropy, gini, msp
+from onsphere.baselines.subspace import FDBD, NCI, ViM, fdbd, last_layer, nci, vim
+from onsphere.baselines.text import HUQ, NUQ, huq, nuq
+
+if TYPE_CHECKING:
+    from onsphere.baselines.bayesian import BayesianNetwork
+    from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
+    from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
+    from onsphere.baselines.evidential import Evidential
+    from onsphere.baselines.likelihood import GaussianNLL, MixtureDensity
+    from onsphere.baselines.odin import ODIN
+    from onsphere.baselines.rau import RAU, rau_loss
+    from onsphere.baselines.softmax_network import SoftmaxNetwork
+
+__all__ = [
+    "FDBD",
+    "HUQ",
+    "KNN",
+    "MSP",
+    "NCI",
+    "NUQ",
+    "ODIN",
+    "RAU",
+    "BayesianNetwork",
+    "DeepEnsemble",
+    "Detector",
+    "Energy",
+    "EnsembleClassifier",
+    "Entropy",
+    "Evidential",
+    "GaussianNLL",
+    "Gini",
+    "LastLayer",
+    "MCDropout",
+    "MCDropoutClassifier",
+    "Mahalanobis",
+    "MixtureDensity",
+    "PostHoc",
+    "SoftmaxNetwork",
+    "ViM",
+    "energy",
+    "entropy",
+    "fdbd",
+    "gini",
+    "huq",
+    "knn",
+    "last_layer",
+    "mahalanobis",
+    "msp",
+    "nci",
+    "nuq",
+    "rau_loss",
+    "vim",
+]
+
+# The files that import torch, by the names they hold; each is imported when one of them is asked for.
+_NEEDS_TORCH = {
+    "DeepEnsemble": "ensemble",
+    "EnsembleClassifier": "ensemble",
+    "MCDropout": "dropout",
+    "MCDropoutClassifier": "dropout",
+    "GaussianNLL": "likelihood",
+    "MixtureDensity": "likelihood",
+    "Evidential": "evidential",
+    "BayesianNetwork": "bayesian",
+    "SoftmaxNetwork": "softmax_network",
+    "ODIN": "odin",
+    "RAU": "rau",
+    "rau_loss": "rau",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import torch as torch
+    except ImportError:
+        raise missing_extra(name, "torch", "torch") from None
+    return getattr(import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)

@@ -1,0 +1,268 @@
+"""Several models that differ by their seed alone; where they disagree, they do not know."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_random_state, get_tags
+
+from onsphere._validation import (
+    Floats,
+    backbone_errors,
+    check_number,
+    check_option,
+    check_same_length,
+    check_sample_weight,
+    own_errors,
+)
+from onsphere.answers import ClassAnswer, ClassAnswers, NumberAnswer
+from onsphere.backbones import prepare_backbone, seed_unseeded
+from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
+from onsphere.baselines.network import NumbersOverNetwork, OverNetwork, fit_on
+from onsphere.baselines.softmax_network import SoftmaxNetwork
+from onsphere.errors import InvalidTypeError
+from onsphere.torch.regressor import TorchRegressor
+
+__all__ = ["DeepEnsemble", "EnsembleClassifier"]
+
+
+class DeepEnsemble(NumbersOverNetwork):
+    """An ensemble of regressors that differ by their seed alone: by default networks, but any regressor will do.
+
+    Networks that start from different weights agree where rows hold them, and go apart elsewhere: the spread of their
+    predictions is the uncertainty. Members that know their own noise, such as `GaussianNLL`, add it: the variance
+    is the mean of their variances plus the variance of their means.
+
+    Lakshminarayanan, Pritzel and Blundell, "Simple and scalable predictive uncertainty estimation using deep
+    ensembles", NeurIPS 2017 (without adversarial training; with GaussianNLL() as the member as in the paper).
+
+    Cost: n_members times the training, the prediction and the memory of one. Fails as a measure of noise, unless its
+    members know theirs: all learn the same mean. Members without anything random (a ridge regression) are all alike,
+    and the uncertainty is 0.
+
+    Parameters
+    ----------
+    estimator : regressor, optional
+        The member. One for a single output is fitted once per output. By default TorchRegressor().
+    n_members : int, default 5
+    calibration : as in `HCMRegressor`
+    random_state : int, RandomState or None
+        Seeds the members, each differently. A random_state that the member brings itself does the same: each member
+        gets another number of its stream.
+
+    Attributes
+    ----------
+    estimators_ : list of regressors
+        The fitted members (as `estimator_` too, the name that all models here share).
+    calibration_, threshold_, n_features_in_, feature_names_in_ : as in `HCMRegressor`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from onsphere.baselines.ensemble import DeepEnsemble
+    >>> from onsphere.torch import TorchRegressor
+    >>> X = np.random.default_rng(0).normal(size=(100, 2))
+    >>> network = TorchRegressor(hidden_sizes=(20,), max_epochs=5)
+    >>> model = DeepEnsemble(network, n_members=3, random_state=0).fit(X, X[:, 0])
+    >>> inside, outside = model.predict_uncertainty([[0.0, 0.0], [100.0, 0.0]])
+    >>> bool(inside < outside)
+    True
+    """
+
+    estimators_: list[Any]
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        n_members: int = 5,
+        calibration: str | float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.n_members = n_members
+        self.calibration = calibration
+        self.random_state = random_state
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        _check_n_members(self)
+        given = TorchRegressor() if self.estimator is None else self.estimator
+        members = _members(self, prepare_backbone(self, given, None))
+        rows, columns, weights = self._learned(X, y, sample_weight)
+        self._n_columns = columns.shape[1]
+        # Some regressors warn of a single column, and those that are fitted once per column want one.
+        flat = self._n_columns == 1 and not isinstance(_learner(members[0]), MultiOutputRegressor)
+        target = columns[:, 0] if flat else columns
+        self.estimators_ = self.estimator_ = [fit_on(self, member, rows, target, weights) for member in members]
+
+    def _answer(self, X: Any) -> NumberAnswer:
+        rows = self._rows(X)
+        if not hasattr(_learner(self.estimators_[0]), "predict_sigma"):
+            return numbers_from_draws(np.stack([self._said(member, rows)[0] for member in self.estimators_]))
+        both = np.array([self._said(member, rows, return_std=True) for member in self.estimators_])
+        return numbers_from_draws(both[:, 0], both[:, 1])
+
+    def _said(self, member: Any, rows: Any, **options: bool) -> list[Floats]:
+        """The values of a member, and with return_std=True its sigmas, each (n, D)."""
+        with backbone_errors(self, member, "predict"):
+            said = member.predict(rows, **options)
+            return [_checked_table(each, self._n_columns) for each in (said if options else [said])]
+
+
+class EnsembleClassifier(ClassAnswers, OverNetwork):
+    """An ensemble of classifiers that differ by their seed alone: by default networks, but any with probabilities.
+
+    The mean of their probabilities is the answer. Its entropy is high where each member is unsure and where they are
+    sure of different classes; the disagreement sees the latter alone.
+
+    Lakshminarayanan, Pritzel and Blundell, "Simple and scalable predictive uncertainty estimation using deep
+    ensembles", NeurIPS 2017; Houlsby et al., "Bayesian active learning for classification and preference
+    learning", 2011, for the disagreement.
+
+    Cost: n_members times the training, the prediction and the memory of one. Fails where all members are sure of the
+    same wrong class, as networks far off the training rows can be.
+
+    Parameters
+    ----------
+    estimator : classifier, optional
+        The member, with predict_proba; it is given the classes as the numbers 0 to C − 1. By default
+        SoftmaxNetwork().
+    n_members : int, default 5
+    uncertainty_score : {"entropy", "disagreement"}, default "entropy"
+        What `predict_uncertainty` gives: the entropy of the mean, or the part of it that comes from members which
+        disagree (the mutual information of class and member).
+    calibration : as in `HCMClassifier`
+    random_state : int, RandomState or None
+        Seeds the members, each differently; see `DeepEnsemble`.
+
+    Attributes
+    ----------
+    classes_ : array of shape (C,)
+    estimators_ : list of classifiers
+        The fitted members (as `estimator_` too, the name that all models here share).
+    calibration_, threshold_, n_features_in_, feature_names_in_ : as in `HCMClassifier`
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.tree import ExtraTreeClassifier
+    >>> from onsphere.baselines.ensemble import EnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> member = ExtraTreeClassifier(min_samples_leaf=5)
+    >>> model = EnsembleClassifier(member, n_members=10, random_state=0).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
+    True
+    """
+
+    _measured: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
+
+    estimators_: list[Any]
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        n_members: int = 5,
+        uncertainty_score: str = "entropy",
+        calibration: str | float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.n_members = n_members
+        self.uncertainty_score = uncertainty_score
+        self.calibration = calibration
+        self.random_state = random_state
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        _check_n_members(self)
+        self._check_score()
+        members = _members(self, _checked_classifier(self, self.estimator))
+        rows = self._rows(X, fitting=True)
+        labels = self._learned_labels(y)
+        check_same_length(rows, labels)
+        weights = check_sample_weight(sample_weight, rows)
+        label_index = np.searchsorted(self.classes_, labels)
+        self.estimators_ = self.estimator_ = [fit_on(self, member, rows, label_index, weights) for member in members]
+
+    def _answer(self, X: Any) -> ClassAnswer:
+        self._check_score()
+        rows = self._rows(X)
+        tables = [self._probabilities(member, rows) for member in self.estimators_]
+        return classes_from_draws(np.stack(tables), self.uncertainty_score)
+
+    def _probabilities(self, member: Any, rows: Any) -> Floats:
+        with backbone_errors(self, member, "predict"):
+            return _checked_table(member.predict_proba(rows), len(self.classes_))
+
+    def _check_score(self) -> None:
+        check_option(self, "uncertainty_score", self.uncertainty_score, CLASS_SCORES)
+
+
+def _check_n_members(owner: Any) -> None:
+    check_number(owner, "n_members", owner.n_members, above=2, closed="left", whole=True)
+
+
+def _members(owner: Any, template: Any) -> list[Any]:
+    """Copies of a checked model, each with seeds of its own."""
+    generator = None if owner.random_state is None else _generator(owner, owner.random_state)
+    # A seed that the model brings becomes one for each member, or all would be the same.
+    streams = {
+        name: _generator(owner, value).randint(2**31 - 1, size=owner.n_members)
+        for name, value in _seeds_of(template).items()
+    }
+    members: list[Any] = [clone(template) for _ in range(owner.n_members)]
+    for index, member in enumerate(members):
+        member.set_params(**{name: int(stream[index]) for name, stream in streams.items()})
+        seed_unseeded(owner, member, generator)
+    return members
+
+
+def _generator(owner: object, random_state: Any) -> np.random.RandomState:
+    with own_errors(f"Every 'random_state' in {type(owner).__name__} must be an int, a RandomState or None. "):
+        return check_random_state(random_state)
+
+
+def _seeds_of(model: Any) -> dict[str, Any]:
+    """Every random_state of a model and its parts that is set."""
+    return {
+        name: value
+        for name, value in model.get_params(deep=True).items()
+        if (name == "random_state" or name.endswith("__random_state")) and value is not None
+    }
+
+
+def _checked_table(values: Any, n_columns: int) -> Floats:
+    table = np.asarray(values, dtype=np.float64)
+    if n_columns == 1 and table.ndim == 1:
+        table = table[:, None]
+    if table.ndim != 2 or table.shape[1] != n_columns or not np.isfinite(table).all():
+        raise ValueError(
+            f"expected finite numbers in {n_columns} columns, one per output or class, but got an array of shape "
+            f"{table.shape}{'' if np.isfinite(table).all() else ' with NaN or infinity'}."
+        )
+    return table
+
+
+def _learner(member: Any) -> Any:
+    """What learns: the last step of a pipeline, or the member itself."""
+    return member[-1] if isinstance(member, Pipeline) else member
+
+
+def _checked_classifier(owner: object, estimator: Any) -> Any:
+    if estimator is None:
+        return SoftmaxNetwork()
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "__sklearn_tags__")):
+        is_classifier = False
+    else:
+        is_classifier = get_tags(estimator).estimator_type == "classifier" and hasattr(estimator, "predict_proba")
+    if not is_classifier:
+        raise InvalidTypeError(
+            f"The 'estimator' parameter of {type(owner).__name__} must be a classifier in the manner of scikit-learn, "
+            f"with fit, predict_proba and get_params. Got {estimator!r} instead. Pass an instance, for example "
+            "SoftmaxNetwork() or ExtraTreesClassifier()."
+        )
+    return clone(estimator)

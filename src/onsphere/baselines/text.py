@@ -1,0 +1,303 @@
+"""Two scores that were made for text classification: NUQ and HUQ. Both run on any features."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.neighbors import NearestNeighbors
+
+from onsphere._validation import Floats, bad_parameter, check_number
+from onsphere.baselines.detector import Detector, Indices
+from onsphere.baselines.distance import Mahalanobis
+from onsphere.baselines.softmax import MSP
+from onsphere.errors import InvalidInputError
+
+__all__ = ["HUQ", "NUQ", "huq", "nuq"]
+
+# The rule for the bandwidth looks at no more rows than these, spread evenly over the training rows.
+_ROWS_FOR_BANDWIDTH = 2000
+
+
+# --- NUQ ---
+
+
+def nuq(
+    log_kernel: Floats, neighbour_labels: Indices, frequencies: Floats, n_features: int, *, prior_weight: float = 1.0
+) -> tuple[Floats, Floats]:
+    """Logarithms of the aleatoric and the epistemic uncertainty, each of shape (n,).
+
+    With the Nadaraya–Watson estimate η of the class probabilities, the first is log(1 − max η) and the second
+    log(2·√(2/π)·τ), where τ² = η(1 − η)·‖K‖² / (n·hᵈ·density) is the variance of the estimate for the likeliest class.
+
+    Parameters
+    ----------
+    log_kernel : array of shape (n, k)
+        −‖x − x_i‖²/(2h²) for the k nearest training rows. A normalised Gaussian kernel is understood.
+    neighbour_labels : array of shape (n, k)
+        Their classes, as numbers.
+    frequencies : array of shape (C,)
+        Of the classes among all training rows.
+    n_features : int
+    prior_weight : float, default 1.0
+        So many further neighbours, at distance 0 and of all classes by their frequencies, count towards η.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> near, far = np.zeros((1, 3)), np.full((1, 3), -1e6)
+    >>> labels, frequencies = np.array([[0, 0, 1]]), np.array([0.5, 0.5])
+    >>> np.exp(nuq(near, labels, frequencies, 2)[0]).round(3)  # (1 + 0.5) / (3 + 1)
+    array([0.375])
+    >>> nuq(far, labels, frequencies, 2)[1].round()
+    array([499999.])
+    """
+    # The prior is at least as heavy as any one neighbour times prior_weight, so only neighbours can underflow, and η
+    # is then the prior.
+    kernel = np.exp(log_kernel)
+    mass = prior_weight * np.tile(frequencies, (len(kernel), 1))
+    np.add.at(mass, (np.arange(len(kernel))[:, None], neighbour_labels), kernel)
+    total = mass.sum(axis=1)
+    best = mass.argmax(axis=1)[:, None]
+    likeliest = np.take_along_axis(mass, best, axis=1)[:, 0]
+    np.put_along_axis(mass, best, 0.0, axis=1)
+    log_other = np.log(mass.sum(axis=1)) - np.log(total)
+    # n·hᵈ·density is the sum of the kernel. Its square integral over its height, for the Gaussian, is 2^(−d/2).
+    log_variance = (
+        np.log(likeliest) - np.log(total) + log_other - 0.5 * n_features * math.log(2) - logsumexp(log_kernel, axis=1)
+    )
+    return log_other, 1.5 * math.log(2) - 0.5 * math.log(math.pi) + 0.5 * np.asarray(log_variance)
+
+
+class NUQ(Detector):
+    """Nonparametric uncertainty: a kernel estimate of class probabilities, and how far it can itself be trusted.
+
+    The share of other classes around a row is its ambiguity; where training rows are few, the estimate has a large
+    variance and this adds up to it. All is done in logarithms, so that the score grows without bound far from the data.
+
+    Kotelevskii, Artemenkov, Fedyanin, Noskov, Fishkov, Shelmanov, Vazhentsev, Petiushko and Panov, "Nonparametric
+    Uncertainty Quantification for Single Deterministic Neural Network", NeurIPS 2022.
+
+    Cost: all training rows are stored, O(np) per row. Fails with many features that carry noise, where all rows are
+    about equally far, and with one bandwidth where classes differ in density.
+
+    Parameters
+    ----------
+    n_neighbors : int, default 20
+    bandwidth : float, optional
+        Standard deviation of the Gaussian kernel. By default the median distance of training rows to their farthest
+        neighbour of `n_neighbors`, the upper end of the range that the paper searches.
+    prior_weight : float, default 1.0
+        So many rows of all classes, by their frequencies, are thought of as lying at each place, which keeps
+        probabilities off 0 and 1.
+
+    Attributes
+    ----------
+    bandwidth_ : float
+    frequencies_ : array of shape (C,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(200) % 2
+    >>> features = rng.normal(size=(200, 3)) + 5.0 * labels[:, None]
+    >>> detector = NUQ().fit(features, features[:, :2], labels)
+    >>> far, between, inside = detector.score([[99.0] * 3, [2.5] * 3, [5.0] * 3], np.zeros((3, 2)))
+    >>> bool(far > between > inside)
+    True
+    """
+
+    bandwidth_: float
+    frequencies_: Floats
+
+    def __init__(self, *, n_neighbors: int = 20, bandwidth: float | None = None, prior_weight: float = 1.0) -> None:
+        self.n_neighbors = n_neighbors
+        self.bandwidth = bandwidth
+        self.prior_weight = prior_weight
+
+    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
+        check_number(self, "n_neighbors", self.n_neighbors, above=1, closed="left", whole=True)
+        check_number(self, "prior_weight", self.prior_weight, above=0.0)
+        if len(features) <= self.n_neighbors:
+            raise InvalidInputError(
+                f"NUQ needs more rows than n_neighbors={self.n_neighbors}. Got {len(features)}. "
+                "Pass more rows, or choose fewer neighbours."
+            )
+        self._labels = label_index
+        self._rows = features
+        self.frequencies_ = np.bincount(label_index, minlength=logits.shape[1]) / len(features)
+        self._neighbours = NearestNeighbors(n_neighbors=self.n_neighbors, algorithm="brute").fit(features)
+        if self.bandwidth is None:
+            self.bandwidth_ = self._usual_distance()
+        else:
+            check_number(self, "bandwidth", self.bandwidth, above=0.0)
+            self.bandwidth_ = float(self.bandwidth)
+
+    def _usual_distance(self) -> float:
+        rows = self._rows[:: math.ceil(len(self._rows) / _ROWS_FOR_BANDWIDTH)]
+        # One neighbour more, because each row is its own nearest.
+        distances = self._neighbours.kneighbors(rows, n_neighbors=self.n_neighbors + 1)[0][:, -1]
+        # Rows that coincide have no distances to go by; any bandwidth serves them.
+        return float(np.median(distances)) or 1.0
+
+    def score_parts(self, features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
+        """Logarithms of the aleatoric and the epistemic uncertainty of each row; the score is that of their sum."""
+        return self._parts(self._known_tables(features, logits)[0])
+
+    def _parts(self, features: Floats) -> tuple[Floats, Floats]:
+        nearest = self._neighbours.kneighbors(features, return_distance=False)
+        # Taken again from the rows: the search multiplies out squares and loses digits where rows are close.
+        squares = np.array([np.sum((self._rows[column] - features) ** 2, axis=1) for column in nearest.T]).T
+        log_kernel = -0.5 * squares / self.bandwidth_**2
+        return nuq(
+            log_kernel, self._labels[nearest], self.frequencies_, features.shape[1], prior_weight=self.prior_weight
+        )
+
+    def _score(self, features: Floats, logits: Floats) -> Floats:
+        return np.logaddexp(*self._parts(features))
+
+
+# --- HUQ ---
+
+
+def huq(
+    epistemic: Floats,
+    aleatoric: Floats,
+    train_epistemic: Floats,
+    train_aleatoric: Floats,
+    *,
+    delta_min: float = 0.1,
+    delta_max: float = 0.9,
+    alpha: float = 0.1,
+) -> Floats:
+    """Two uncertainties in one ranking, shape (n,), with values in [0, 1].
+
+    A rank is the share of training rows below, ties counted by half. Rows of an epistemic rank up to `delta_min` are
+    known: among themselves they are ranked by ambiguity, as shares of all training rows, and those of an ambiguity
+    rank above `delta_max` by that rank. All others get (1 − α) times their epistemic and α times their ambiguity rank.
+
+    Parameters
+    ----------
+    epistemic, aleatoric : arrays of shape (n,)
+    train_epistemic, train_aleatoric : arrays of shape (m,)
+        The same scores of the training rows.
+    delta_min, delta_max, alpha : floats in [0, 1]
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> train = np.arange(10.0)
+    >>> huq(np.array([9.5, 0.0]), np.array([0.0, 9.5]), train, train, delta_min=0.5, alpha=0.2).round(3)
+    array([0.81, 1.  ])
+    """
+    for name, value in (("delta_min", delta_min), ("delta_max", delta_max), ("alpha", alpha)):
+        check_number("huq", name, value, above=0.0, below=1.0, closed="both")
+    strange, ambiguous = _rank(epistemic, train_epistemic), _rank(aleatoric, train_aleatoric)
+    is_known = strange <= delta_min
+    among_known = train_aleatoric[_rank(train_epistemic, train_epistemic) <= delta_min]
+    rank_among_known = _rank(aleatoric, among_known) * len(among_known) / len(train_aleatoric)
+    mixed = (1.0 - alpha) * strange + alpha * ambiguous
+    return np.where(is_known, np.where(ambiguous > delta_max, ambiguous, rank_among_known), mixed)
+
+
+def _rank(values: Floats, among: Floats) -> Floats:
+    ordered = np.sort(among)
+    below = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
+    return below / (2.0 * max(len(ordered), 1))
+
+
+class HUQ(Detector):
+    """Hybrid uncertainty: strange rows ranked by strangeness, ordinary rows by ambiguity.
+
+    A score of distance cannot see that an ordinary row lies between two classes, and one of probabilities cannot see
+    that a row is strange. Each is used where it is good, and brought to one scale by ranks.
+
+    Vazhentsev, Kuzmin, Tsvigun, Panchenko, Panov, Burtsev and Shelmanov, "Hybrid Uncertainty Quantification for
+    Selective Text Classification in Ambiguous Tasks", ACL 2023. There ranks are taken among the rows to be judged and
+    the three numbers are searched on labelled rows; here ranks are among the training rows, so that a row's score
+    does not depend on its company, and the numbers are given.
+
+    Cost: those of both detectors, and a sorted list of the training rows' scores. Fails where training rows look far
+    more certain than new ones: most new rows then share the highest ranks.
+
+    Parameters
+    ----------
+    epistemic : Detector, optional
+        Of strangeness; by default `Mahalanobis()`. `KNN()` is one of density.
+    aleatoric : Detector, optional
+        Of ambiguity; by default `MSP()`. `Entropy()` is another.
+    delta_min : float in [0, 1], default 0.1
+        Rows up to this rank of strangeness are known.
+    delta_max : float in [0, 1], default 0.9
+        Known rows above this rank of ambiguity keep it.
+    alpha : float in [0, 1], default 0.1
+        Weight of ambiguity in all other rows.
+
+    Attributes
+    ----------
+    epistemic_, aleatoric_ : Detector
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.arange(200) % 2
+    >>> features = rng.normal(size=(200, 2)) + 5.0 * np.eye(2)[labels]
+    >>> detector = HUQ(delta_min=0.5).fit(features, features, labels)
+    >>> rows = [[5.0, 99.0], [5.0, 0.0]]
+    >>> strange, ordinary = detector.score(rows, rows)
+    >>> bool(strange > ordinary)
+    True
+    """
+
+    epistemic_: Detector
+    aleatoric_: Detector
+
+    def __init__(
+        self,
+        epistemic: Detector | None = None,
+        aleatoric: Detector | None = None,
+        *,
+        delta_min: float = 0.1,
+        delta_max: float = 0.9,
+        alpha: float = 0.1,
+    ) -> None:
+        self.epistemic = epistemic
+        self.aleatoric = aleatoric
+        self.delta_min = delta_min
+        self.delta_max = delta_max
+        self.alpha = alpha
+
+    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
+        for name in ("delta_min", "delta_max", "alpha"):
+            check_number(self, name, getattr(self, name), above=0.0, below=1.0, closed="both")
+        self.epistemic_ = self._part("epistemic", Mahalanobis())
+        self.aleatoric_ = self._part("aleatoric", MSP())
+        self._train = [
+            part.fit(features, logits, label_index).score(features, logits)
+            for part in (self.epistemic_, self.aleatoric_)
+        ]
+
+    def _part(self, name: str, default: Detector) -> Detector:
+        given = getattr(self, name)
+        if given is None:
+            return default
+        if not isinstance(given, Detector):
+            raise bad_parameter(self, name, "a Detector, for example KNN(), or None", given)
+        fresh: Any = clone(given)
+        return fresh
+
+    def _score(self, features: Floats, logits: Floats) -> Floats:
+        return huq(
+            self.epistemic_.score(features, logits),
+            self.aleatoric_.score(features, logits),
+            *self._train,
+            delta_min=self.delta_min,
+            delta_max=self.delta_max,
+            alpha=self.alpha,
+        )

@@ -1,0 +1,433 @@
+"""compare: several methods on the same rows, in one table."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import train_test_split
+
+from onsphere import metrics
+from onsphere._validation import (
+    Floats,
+    bad_parameter,
+    check_labels,
+    check_number,
+    check_regression_target,
+    check_same_length,
+    check_target_given,
+    missing_extra,
+    own_errors,
+)
+from onsphere.assessment import Assessment
+from onsphere.backbones import default_backbone, seed_unseeded
+from onsphere.baselines.detector import Detector
+from onsphere.baselines.posthoc import PostHoc, default_classifier
+from onsphere.errors import InvalidInputError, InvalidTypeError
+
+__all__ = ["Comparison", "compare"]
+
+_Rows = tuple[Any, Any]
+
+
+class _Split(NamedTuple):
+    """Rows with their targets."""
+
+    train: _Rows
+    held: _Rows
+    test: _Rows
+
+
+_PLAIN = "plain"
+_N_TIMINGS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found, a row per method.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The measurements of each method that could be fitted, under the names of the columns. A measurement that a
+        method does not allow is left out.
+    failures : dict
+        Why the others could not be, by method.
+    models : dict
+        The fitted and calibrated models, by method.
+    """
+
+    rows: list[dict[str, Any]]
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    models: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def columns(self) -> list[str]:
+        """Every measurement that some method has, in order."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row per method; those that failed have a message in the column `failure`."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise missing_extra("Comparison.to_frame", "pandas", "report") from None
+        failed = [{"method": name, "failure": message} for name, message in self.failures.items()]
+        frame = pd.DataFrame([*self.rows, *failed], columns=[*self.columns, *(["failure"] if failed else [])])
+        return frame.set_index("method")
+
+    def to_markdown(self, *, digits: int = 3) -> str:
+        """A table in Markdown, and below it what failed.
+
+        Parameters
+        ----------
+        digits : int, default 3
+            Significant ones.
+        """
+        check_number("to_markdown", "digits", digits, above=1, closed="left", whole=True)
+        lines = [[_cell(name, digits) for name in self.columns], ["---"] * len(self.columns)]
+        lines += [[_cell(row.get(name), digits) for name in self.columns] for row in self.rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        failed = [f"- {name} failed: {message}" for name, message in self.failures.items()]
+        return "\n".join([table, "", *failed]) if failed else table
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+
+def compare(
+    methods: Mapping[str, Any],
+    X: Any,
+    y: Any,
+    *,
+    plain: Any = None,
+    X_test: Any = None,
+    y_test: Any = None,
+    X_shifted: Any = None,
+    coverage: float = 0.9,
+    calibration_size: float = 0.2,
+    test_size: float = 0.2,
+    random_state: int | None = 0,
+    progress: bool = True,
+) -> Comparison:
+    """Fit several methods on the same rows, and tabulate what their uncertainty is worth.
+
+    All are fitted on the same training rows, calibrated on the same others, and measured on rows that none has seen. A
+    method that fails does not stop the others.
+
+    Parameters
+    ----------
+    methods : mapping of names to models
+        Each with `fit`, `predict` and `predict_uncertainty`, as those of onsphere and `onsphere.baselines` have; what
+        can also be calibrated gets intervals or sets. A detector (`KNN()`) judges the plain classifier, which is
+        fitted once for all of them. Models are cloned, and those given are left as they are.
+    X, y : rows and targets, as in fit
+        Classes where the methods are classifiers or detectors, numbers where they are regressors. Where none says
+        (`FrozenHead` takes both), targets of floats are numbers.
+    plain : regressor or classifier, optional
+        The model without an uncertainty, whose prediction takes 1 unit of time. By default the backbone of the first
+        method that is given one that can be fitted; otherwise trees, or LogisticRegression for classes.
+    X_test, y_test : rows and targets, optional
+        By default a share of X and y.
+    X_shifted : rows, or a mapping of names to rows, optional
+        Unlike those trained on; AUROC says how well the uncertainty tells them from the test rows.
+    coverage : float in (0, 1), default 0.9
+        Of intervals or sets.
+    calibration_size, test_size : float in (0, 1), default 0.2
+        Shares of X and y for calibration and test.
+    random_state : int, default 0
+        Of the split, and of every method and plain model whose own is None.
+    progress : bool, default True
+        Whether to show a bar in a terminal.
+
+    Returns
+    -------
+    Comparison
+        With the columns: fit s (seconds); predict × (time for values and uncertainty over that of the plain model, same
+        run); error (RMSE over all outputs, or the share of wrong classes); Spearman of uncertainty with |error|;
+        coverage and width of intervals (for classes, of sets: the mean number of classes) and, for numbers, their
+        Winkler score (for several outputs each by itself, averaged); AUROC for each shifted set.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.ensemble import ExtraTreesRegressor
+    >>> from onsphere import HCMRegressor, compare
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> trees = ExtraTreesRegressor(50, min_samples_leaf=2)
+    >>> result = compare({"hcm": HCMRegressor(trees), "broken": HCMRegressor("?")}, X, y, X_shifted=X + 1)
+    >>> [row["method"] for row in result.rows], list(result.failures)
+    (['plain', 'hcm'], ['broken'])
+    >>> result.columns
+    ['method', 'fit s', 'predict ×', 'error', 'Spearman', 'coverage', 'width', 'Winkler', 'AUROC']
+    """
+    _check_methods(methods)
+    check_number("compare", "coverage", coverage, above=0, below=1)
+    classes = _are_for_classes(methods, y)
+    test = _checked_test(X_test, y_test, y, classes=classes)
+    sizes = (calibration_size, test_size)
+    split = _split(X, _checked_target(y, classes=classes), test, sizes, random_state=random_state, stratify=classes)
+    _check_enough(len(split.held[1]), coverage)
+    result = Comparison([])
+    with _bar(progress, len(methods) + 1) as advance:
+        reference, seconds = _add_plain(result, _candidates(plain, methods, classes=classes), split, random_state)
+        advance(_PLAIN)
+        for name, given in methods.items():
+            try:
+                model: Any = PostHoc(given, FrozenEstimator(reference)) if isinstance(given, Detector) else clone(given)
+                seed_unseeded("compare", model, random_state)
+                row, answer = _measure(model, split, coverage, plain_seconds=seconds)
+                result.rows.append({"method": name, **row})
+                result.models[name] = model
+                _add_shifted(result, name, _named_sets(X_shifted), answer.uncertainty)
+            except Exception as error:
+                result.failures[name] = _told(error)
+            advance(name)
+    return result
+
+
+def _check_methods(methods: Any) -> None:
+    if not (isinstance(methods, Mapping) and methods):
+        raise InvalidTypeError(
+            f"The 'methods' parameter of compare must be a non-empty mapping of names to models. Got {methods!r}. "
+            "Pass for example {'hcm': HCMRegressor()}."
+        )
+    if _PLAIN in methods:
+        raise InvalidInputError(f"The name {_PLAIN!r} is that of the plain model. Give the method another name.")
+    for name, model in methods.items():
+        needed = ("fit", "score") if isinstance(model, Detector) else ("fit", "predict", "predict_uncertainty")
+        missing = [method for method in needed if not hasattr(model, method)]
+        if missing or isinstance(model, type):
+            raise InvalidTypeError(
+                f"The method {name!r} of compare must be an instance with {', '.join(needed)}. Got {model!r}, without "
+                f"{', '.join(missing) or 'having been made'}. A plain regressor becomes HCMRegressor(model)."
+            )
+
+
+def _are_for_classes(methods: Mapping[str, Any], y: Any) -> bool:
+    """Whether classes are compared; where no method says (FrozenHead takes both), a target of floats is of numbers."""
+    for_classes = [name for name, model in methods.items() if isinstance(model, Detector) or is_classifier(model)]
+    for_numbers = [name for name, model in methods.items() if is_regressor(model)]
+    if for_classes and for_numbers:
+        raise InvalidInputError(
+            f"Expected methods for classes, or methods for numbers. Got both: {', '.join(for_classes)} and "
+            f"{', '.join(for_numbers)}. Compare them apart."
+        )
+    return bool(for_classes) or not (for_numbers or np.asarray(y).dtype.kind == "f")
+
+
+def _named_sets(X_shifted: Any) -> dict[str, Any]:
+    """The shifted sets by the names of their columns."""
+    if X_shifted is None:
+        return {}
+    if not isinstance(X_shifted, Mapping):
+        return {"AUROC": X_shifted}
+    return {f"AUROC {name}": rows for name, rows in X_shifted.items()}
+
+
+def _checked_target(y: Any, *, classes: bool) -> Any:
+    check_target_given("compare", y)
+    return check_labels("compare", y) if classes else check_regression_target("compare", y)
+
+
+def _checked_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> _Rows | None:
+    """The user's own test rows, of the same kind as the others; None where there are none."""
+    if X_test is None and y_test is None:
+        return None
+    if X_test is None or y_test is None:
+        raise InvalidInputError("Expected X_test and y_test together. Got one of them. Pass both, or neither.")
+    target, other = (_checked_target(values, classes=classes) for values in (y_test, y))
+    check_same_length(X_test, target)
+    is_text = [values.dtype.kind in "OUS" for values in (target, other)]
+    if target.shape[1:] != other.shape[1:] or is_text[0] != is_text[1]:
+        raise InvalidInputError(
+            f"Expected a y_test like y, which is {other.dtype} of shape {other.shape}. Got {target.dtype} of shape "
+            f"{target.shape}. Pass both in the same form."
+        )
+    return X_test, target
+
+
+def _split(
+    X: Any, y: Any, test: _Rows | None, sizes: tuple[float, float], *, random_state: int | None, stratify: bool
+) -> _Split:
+    """`sizes` are the shares of the calibration and of the test rows."""
+    calibration_size, test_size = sizes
+    check_number("compare", "calibration_size", calibration_size, above=0, below=1)
+    check_number("compare", "test_size", test_size, above=0, below=1)
+    check_same_length(X, y)
+
+    def cut(rows: _Rows, size: float) -> tuple[_Rows, _Rows]:
+        labels = rows[1] if stratify else None
+        kept, held, kept_y, held_y = train_test_split(*rows, test_size=size, stratify=labels, random_state=random_state)
+        return (kept, kept_y), (held, held_y)
+
+    with own_errors("compare cannot split the rows (where the target is of numbers, pass it as floats): "):
+        if test is not None:
+            return _Split(*cut((X, y), calibration_size), test)
+        if calibration_size + test_size >= 1:
+            at_most = f"below 1 − test_size = {1 - test_size:g}"
+            raise bad_parameter("compare", "calibration_size", at_most, calibration_size)
+        rest, held_out = cut((X, y), test_size)
+        return _Split(*cut(rest, calibration_size / (1 - test_size)), held_out)
+
+
+def _check_enough(n_calibration: int, coverage: float) -> None:
+    needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+    if n_calibration < needed:
+        raise InvalidInputError(
+            f"A coverage of {coverage:g} needs at least {needed} calibration rows. Got {n_calibration}. Raise "
+            "calibration_size, lower coverage, or pass more rows."
+        )
+
+
+def _candidates(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> list[Any]:
+    """The plain models to try, the first that can be fitted being taken."""
+    kind = is_classifier if classes else is_regressor
+
+    def fits(model: Any) -> bool:
+        made = not isinstance(model, type) and hasattr(model, "predict") and hasattr(model, "__sklearn_tags__")
+        return made and kind(model)
+
+    if plain is not None:
+        if not fits(plain):
+            wanted = "a classifier" if classes else "a regressor"
+            raise InvalidTypeError(f"The 'plain' parameter of compare must be {wanted}, made. Got {plain!r}.")
+        return [plain]
+    backbones = [getattr(model, "estimator", None) for model in methods.values()]
+    return [*filter(fits, backbones), default_classifier() if classes else default_backbone()]
+
+
+def _add_plain(
+    result: Comparison, candidates: list[Any], split: _Split, random_state: int | None
+) -> tuple[Any, float | None]:
+    """The fitted plain model and the time of its prediction; no time where none could be fitted."""
+    for candidate in candidates:
+        model = seed_unseeded("compare", clone(candidate), random_state)
+        try:
+            fit_seconds = _seconds(lambda model=model: model.fit(*split.train))
+            seconds = _median_seconds(lambda model=model: model.predict(split.test[0]))
+            error, _ = _error(split.test[1], model.predict(split.test[0]))
+        except Exception as problem:
+            result.failures[_PLAIN] = _told(problem)
+            continue
+        result.failures.pop(_PLAIN, None)
+        result.rows.append({"method": _PLAIN, "fit s": fit_seconds, "predict ×": 1.0, "error": error})
+        result.models[_PLAIN] = model
+        return model, seconds
+    return candidates[-1], None
+
+
+def _add_shifted(result: Comparison, name: str, shifted: dict[str, Any], uncertainty: Floats) -> None:
+    for column, rows in shifted.items():
+        try:
+            strange = result.models[name].predict_uncertainty(rows)
+            result.rows[-1][column] = metrics.auroc(uncertainty, strange)
+        except Exception as error:
+            result.failures[f"{name}, {column}"] = _told(error)
+
+
+def _told(error: Exception) -> str:
+    """In one line, because it goes into a table."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _measure(
+    model: Any, split: _Split, coverage: float, *, plain_seconds: float | None
+) -> tuple[dict[str, Any], Assessment]:
+    rows, target = split.test
+    row: dict[str, Any] = {"fit s": _seconds(lambda: model.fit(*split.train))}
+    if hasattr(model, "calibrate"):
+        model.calibrate(*split.held)
+    if plain_seconds is not None:
+        row["predict ×"] = _median_seconds(lambda: _answer(model, rows, coverage)) / plain_seconds
+    answer = _answer(model, rows, coverage)
+    row["error"], errors = _error(target, answer.value)
+    if np.ptp(errors) > 0 and np.ptp(answer.uncertainty) > 0:
+        row["Spearman"] = metrics.spearman(errors, answer.uncertainty)
+    if answer.in_set is not None:
+        row |= _set_figures(answer.in_set, target, model.classes_)
+    elif answer.lower is not None:
+        row |= _interval_figures(model, answer, split.test, coverage)
+    return row, answer
+
+
+def _answer(model: Any, rows: Any, coverage: float) -> Assessment:
+    if hasattr(model, "assess"):
+        return model.assess(rows, coverage=coverage)
+    return Assessment(np.asarray(model.predict(rows)), np.asarray(model.predict_uncertainty(rows), dtype=np.float64))
+
+
+def _error(target: Any, value: Any) -> tuple[float, Floats]:
+    """The error of a table, and that of each row; targets of numbers are floats, and all others classes."""
+    if target.dtype.kind != "f":
+        wrong = (np.asarray(value) != target).astype(np.float64)
+        return float(wrong.mean()), wrong
+    each = metrics.sample_rmse(target, value)
+    return float(np.sqrt(np.mean(each**2))), each
+
+
+def _interval_figures(model: Any, answer: Assessment, test: _Rows, coverage: float) -> dict[str, float]:
+    """Of each output by itself, averaged."""
+    rows, target = test
+    if hasattr(model, "predict_interval"):
+        interval = model.predict_interval(rows, coverage=coverage, simultaneous=False)
+        lower, upper = interval[..., 0], interval[..., 1]
+    else:
+        lower, upper = np.asarray(answer.lower), np.asarray(answer.upper)
+    truth, lower, upper = (values.reshape(len(target), -1) for values in (target, lower, upper))
+    outputs = zip(truth.T, lower.T, upper.T, strict=True)
+    return {
+        "coverage": float(np.mean((lower <= truth) & (truth <= upper))),
+        "width": float(np.mean(upper - lower)),
+        "Winkler": float(np.mean([metrics.winkler_score(*output, coverage=coverage) for output in outputs])),
+    }
+
+
+def _set_figures(in_set: Any, target: Any, classes: Any) -> dict[str, float]:
+    """A class that was never trained on is in no set."""
+    held = (in_set & (target[:, None] == classes)).any(axis=1)
+    return {"coverage": float(np.mean(held)), "width": float(np.mean(in_set.sum(axis=1)))}
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _median_seconds(work: Callable[[], Any]) -> float:
+    work()  # fills the caches
+    return float(np.median([_seconds(work) for _ in range(_N_TIMINGS)]))
+
+
+@contextmanager
+def _bar(wanted: bool, n_steps: int) -> Generator[Callable[[str], None]]:
+    """Something to call after each step; a bar where it is wanted, there is a terminal, and Rich is installed."""
+    if not (wanted and sys.stderr.isatty() and find_spec("rich")):
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("compare", total=n_steps)
+
+        def advance(name: str) -> None:
+            progress.update(task, advance=1, description=f"compare: {name} done")
+
+        yield advance
+
+
+def _cell(value: Any, digits: int) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value).replace("|", "\\|")

@@ -1,0 +1,256 @@
+"""One call, one table: what compare measures is what the metrics say of the same rows, and one failure stops nobody."""
+
+import io
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.model_selection import train_test_split
+
+from onsphere import FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, InvalidTypeError, compare, metrics
+from onsphere.baselines import KNN, MSP, PostHoc
+
+X, Y = load_diabetes(return_X_y=True)
+DIGITS, LABELS = load_digits(return_X_y=True)
+DIGITS, LABELS = DIGITS[:600], LABELS[:600]
+
+
+def trees(**options):
+    return HCMRegressor(ExtraTreesRegressor(20, min_samples_leaf=2), **options)
+
+
+class Plainest(RegressorMixin, BaseEstimator):
+    """All that the protocol asks for, and no more."""
+
+    def fit(self, X, y):
+        self.mean_ = np.mean(y, axis=0)
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.mean_)
+
+    def predict_uncertainty(self, X):
+        return np.abs(X).sum(axis=1)
+
+
+def test_the_figures_are_those_of_the_same_rows():
+    shifted = X + 0.2
+    result = compare({"hcm": trees()}, X, Y, X_shifted=shifted, coverage=0.8, random_state=5)
+    rest, test, y_rest, y_test = train_test_split(X, Y, test_size=0.2, random_state=5)
+    train, held, y_train, y_held = train_test_split(rest, y_rest, test_size=0.25, random_state=5)
+    model = result.models["hcm"]
+    again = trees(random_state=model.random_state)
+    again.estimator.random_state = model.estimator.random_state
+    again.fit(train, y_train).calibrate(held, y_held)
+    value, uncertainty = again.predict(test), again.predict_uncertainty(test)
+    interval = again.predict_interval(test, coverage=0.8)
+    row = result.rows[1]
+    assert row["error"] == pytest.approx(np.sqrt(np.mean((value - y_test) ** 2)))
+    assert row["Spearman"] == pytest.approx(metrics.spearman(np.abs(value - y_test), uncertainty))
+    assert row["coverage"] == pytest.approx(metrics.interval_coverage(y_test, interval[:, 0], interval[:, 1]))
+    assert row["width"] == pytest.approx(np.mean(interval[:, 1] - interval[:, 0]))
+    assert row["Winkler"] == pytest.approx(metrics.winkler_score(y_test, interval[:, 0], interval[:, 1], coverage=0.8))
+    assert row["AUROC"] == pytest.approx(metrics.auroc(uncertainty, again.predict_uncertainty(shifted)))
+
+
+def test_rows_of_ones_own_are_the_test_rows():
+    result = compare({"line": HCMRegressor(Ridge())}, X[:300], Y[:300], X_test=X[300:], y_test=Y[300:])
+    model = result.models["line"]
+    assert result.rows[1]["error"] == pytest.approx(np.sqrt(np.mean((model.predict(X[300:]) - Y[300:]) ** 2)))
+
+
+def test_several_outputs_are_averaged():
+    targets = np.column_stack([Y, Y[::-1]])
+    result = compare({"hcm": trees()}, X, targets, random_state=1)
+    assert 0.8 < result.rows[1]["coverage"] <= 1
+    frozen = compare({"frozen": FrozenHead(n_landmarks=50, random_state=0)}, X, targets)
+    assert {"coverage", "Winkler"} <= set(frozen.rows[1])
+
+
+def test_classes_and_bare_detectors():
+    methods = {"hcm": HCMClassifier(), "frozen": FrozenHead(n_landmarks=100), "knn": KNN(k=5), "msp": MSP()}
+    result = compare(methods, DIGITS, LABELS, X_shifted={"flipped": DIGITS[:, ::-1], "scaled": 3 * DIGITS})
+    assert [row["method"] for row in result.rows] == ["plain", *methods]
+    assert not result.failures
+    assert {"AUROC flipped", "AUROC scaled", "coverage", "width"} <= set(result.columns)
+    assert "Winkler" not in result.columns
+    assert isinstance(result.models["knn"], PostHoc)
+    plain, knn, msp = result.rows[0], result.rows[3], result.rows[4]
+    assert plain["error"] == knn["error"] == msp["error"] < 0.1
+    for row in result.rows[1:]:
+        assert 0.85 < row["coverage"] <= 1
+        assert 1 <= row["width"] < 3
+
+
+def test_a_failure_stops_nobody_and_is_shown():
+    result = compare({"broken": HCMRegressor("trees"), "hcm": trees(), "deaf": trees(decoder="song")}, X, Y)
+    assert [row["method"] for row in result.rows] == ["plain", "hcm"]
+    assert set(result.failures) == {"broken", "deaf"}
+    assert "InvalidTypeError: The 'estimator' parameter" in result.to_markdown()
+    frame = result.to_frame()
+    assert frame.index.tolist() == ["plain", "hcm", "broken", "deaf"]
+    assert "decoder" in frame.loc["deaf", "failure"]
+    assert pd.isna(frame.loc["deaf", "error"])
+
+
+def test_a_model_of_ones_own_needs_three_methods():
+    result = compare({"plainest": Plainest()}, X, Y, X_shifted=2 * X, plain=LinearRegression())
+    assert set(result.rows[1]) == {"method", "fit s", "predict ×", "error", "Spearman", "AUROC"}
+    assert "–" in result.to_markdown()
+    assert str(result) == result.to_markdown()
+
+
+def test_a_constant_error_has_no_rank():
+    result = compare({"plainest": Plainest()}, X, np.full(len(X), 7.0), plain=LinearRegression())
+    assert "Spearman" not in result.rows[1]
+
+
+def test_the_same_seed_gives_the_same_figures():
+    first, again, other = (compare({"hcm": trees()}, X, Y, random_state=seed).rows[1] for seed in (3, 3, 4))
+    figures = ("error", "Spearman", "Winkler")
+    assert [first[name] for name in figures] == [again[name] for name in figures]
+    assert first["error"] != other["error"]
+
+
+def test_models_given_are_left_as_they_are():
+    model = trees()
+    compare({"hcm": model}, X, Y)
+    assert not hasattr(model, "estimator_")
+    assert model.random_state is None
+
+
+def test_the_plain_model_is_the_backbone_unless_said_otherwise():
+    assert isinstance(compare({"hcm": HCMRegressor(Ridge())}, X, Y).models["plain"], Ridge)
+    assert isinstance(compare({"hcm": HCMRegressor()}, X, Y).models["plain"], ExtraTreesRegressor)
+    chosen = compare({"knn": KNN(k=5)}, DIGITS, LABELS, plain=LogisticRegression(C=0.1, max_iter=500))
+    assert chosen.models["plain"].C == 0.1
+
+
+def test_digits_of_the_table():
+    result = compare({"line": HCMRegressor(Ridge())}, X, Y)
+    assert f"{result.rows[1]['error']:.5g}" in result.to_markdown(digits=5)
+    with pytest.raises(InvalidInputError, match="digits"):
+        result.to_markdown(digits=0)
+
+
+def test_a_bar_is_drawn_in_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    compare({"line": HCMRegressor(Ridge())}, X, Y)
+    assert "compare" in screen.getvalue()
+    screen.truncate(0)
+    compare({"line": HCMRegressor(Ridge())}, X, Y, progress=False)
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "error", "message"),
+    [
+        ({}, {}, InvalidTypeError, "non-empty mapping"),
+        ([trees()], {}, InvalidTypeError, "non-empty mapping"),
+        ({"plain": trees()}, {}, InvalidInputError, "another name"),
+        ({"ridge": Ridge()}, {}, InvalidTypeError, "without predict_uncertainty"),
+        ({"hcm": HCMRegressor}, {}, InvalidTypeError, "must be an instance"),
+        ({"hcm": trees(), "knn": KNN()}, {}, InvalidInputError, "Compare them apart"),
+        ({"hcm": trees()}, {"coverage": 1.5}, InvalidInputError, "coverage"),
+        ({"hcm": trees()}, {"test_size": 0}, InvalidInputError, "test_size"),
+        ({"hcm": trees()}, {"calibration_size": 0.8}, InvalidInputError, "calibration_size"),
+        ({"hcm": trees()}, {"X_test": X}, InvalidInputError, "together"),
+        ({"hcm": trees()}, {"X_test": X, "y_test": Y[:5]}, InvalidInputError, "inconsistent"),
+        ({"hcm": trees()}, {"random_state": "now"}, InvalidInputError, "random_state"),
+        ({"hcm": trees()}, {"plain": LogisticRegression()}, InvalidTypeError, "must be a regressor"),
+        ({"hcm": trees()}, {"plain": "ridge"}, InvalidTypeError, "must be a regressor"),
+        ({"hcm": trees()}, {"plain": Ridge}, InvalidTypeError, "must be a regressor"),
+        ({"hcm": trees()}, {"X_test": X, "y_test": np.c_[Y, Y]}, InvalidInputError, "y_test like y"),
+        ({"hcm": trees()}, {"coverage": 0.999}, InvalidInputError, "Raise calibration_size"),
+    ],
+)
+def test_bad_input_is_said(methods, options, error, message):
+    with pytest.raises(error, match=message):
+        compare(methods, X, Y, **options)
+
+
+def test_bad_rows_are_said():
+    with pytest.raises(InvalidInputError, match="inconsistent"):
+        compare({"hcm": trees()}, X, Y[:-1])
+    with pytest.raises(InvalidInputError, match="y is None"):
+        compare({"hcm": trees()}, X, None)
+    with pytest.raises(InvalidInputError, match="cannot split"):
+        compare({"hcm": trees()}, X[:1], Y[:1])
+    with pytest.raises(InvalidInputError, match="cannot split"):
+        compare({"knn": KNN()}, DIGITS[:3], [0, 1, 2])
+    with pytest.raises(InvalidTypeError, match="must be a classifier"):
+        compare({"knn": KNN()}, DIGITS, LABELS, plain=Ridge())
+
+
+def test_a_plain_model_that_fails_stops_nobody():
+    chosen = compare({"hcm": trees()}, X, Y, plain=Ridge(alpha=-1))
+    assert "alpha" in chosen.failures["plain"]
+    assert [row["method"] for row in chosen.rows] == ["hcm"]
+    assert "predict ×" not in chosen.rows[0]
+    implied = compare({"bad": HCMRegressor(Ridge(alpha=-1)), "good": HCMRegressor(Ridge())}, X, Y)
+    assert list(implied.failures) == ["bad"]
+    assert isinstance(implied.models["plain"], Ridge)
+    detectors = compare({"msp": MSP()}, DIGITS, LABELS, plain=LogisticRegression(C=-1))
+    assert set(detectors.failures) == {"plain", "msp"}
+
+
+def test_one_shifted_set_that_fails_costs_only_its_own_figure():
+    result = compare({"hcm": trees()}, X, Y, X_shifted={"good": X + 1, "narrow": X[:, :2]})
+    assert list(result.failures) == ["hcm, AUROC narrow"]
+    assert {"AUROC good", "Winkler"} <= set(result.rows[1])
+
+
+def test_a_class_never_trained_on_is_wrong_and_not_covered():
+    known = LABELS != 1
+    result = compare({"msp": MSP()}, DIGITS[known], LABELS[known], X_test=DIGITS, y_test=LABELS)
+    row = result.rows[1]
+    assert row["error"] >= np.mean(~known)
+    assert row["coverage"] <= np.mean(known)
+
+
+def test_labels_in_one_column_are_labels():
+    flat = compare({"msp": MSP()}, DIGITS, LABELS).rows
+    with pytest.warns(match="column-vector"):
+        column = compare({"msp": MSP()}, DIGITS, LABELS[:, None]).rows
+    assert [row["error"] for row in flat] == [row["error"] for row in column]
+
+
+def test_labels_of_two_kinds_do_not_go_together():
+    with pytest.raises(InvalidInputError, match="y_test like y"):
+        compare({"msp": MSP()}, DIGITS, LABELS.astype(str), X_test=DIGITS, y_test=LABELS)
+
+
+def test_whole_numbers_are_numbers_where_a_regressor_says_so():
+    methods = {"hcm": HCMRegressor(Ridge()), "frozen": FrozenHead("linear")}
+    result = compare(methods, X, np.round(Y).astype(int))
+    assert not result.failures
+    assert all("Winkler" in row for row in result.rows[1:])
+
+
+def test_the_plain_classifier_is_fitted_once_for_all_detectors():
+    result = compare({"msp": MSP(), "knn": KNN(k=5)}, DIGITS, LABELS, plain=LogisticRegression(max_iter=500))
+    plain = result.models["plain"]
+    assert all(result.models[name].estimator_.estimator is plain for name in ("msp", "knn"))
+
+
+def test_a_bar_in_a_name_does_not_break_the_table():
+    lines = compare({"a|b": HCMRegressor(Ridge())}, X, Y).to_markdown().splitlines()
+    assert lines[-1].replace("\\|", "").count("|") == lines[0].count("|")
+
+
+def test_pandas_is_an_extra(monkeypatch):
+    result = compare({"line": HCMRegressor(Ridge())}, X, Y)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="onsphere"):
+        result.to_frame()
