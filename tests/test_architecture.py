@@ -123,6 +123,8 @@ def test_the_public_names_are_these():
         "compare",
     ]
     assert all(hasattr(onsphere, name) for name in onsphere.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'HCMTransformer'"):
+        _ = onsphere.HCMTransformer
 
 
 def test_the_package_imports_with_no_extra_installed():

@@ -6,9 +6,10 @@
 (1,)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
-from onsphere.comparison import Comparison, compare
 from onsphere.decision import FalseAlarm, Quantile, Risk, Tolerance
 from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, Torus
 from onsphere.errors import (
@@ -23,6 +24,9 @@ from onsphere.errors import (
 from onsphere.estimators import HCMClassifier, HCMRegressor
 from onsphere.frozen import FrozenHead
 from onsphere.geometry import SphericalOutput
+
+if TYPE_CHECKING:
+    from onsphere.comparison import Comparison, compare
 
 __version__ = "0.1.0"
 
@@ -53,3 +57,12 @@ __all__ = [
     "__version__",
     "compare",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # All the methods to compare with take a while to import, and few need them.
+    if name in ("Comparison", "compare"):
+        from onsphere import comparison
+
+        return getattr(comparison, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
