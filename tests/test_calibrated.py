@@ -25,7 +25,7 @@ from onsphere import (
     Risk,
     Tolerance,
 )
-from onsphere.calibrated import fingerprints
+from onsphere.fingerprints import fingerprints
 from onsphere.metrics import interval_coverage
 
 
@@ -272,6 +272,18 @@ def test_of_many_training_rows_a_sample_is_remembered(diabetes, monkeypatch):
         model.calibrate(X[:200], y[:200])
     unknown = ~np.isin(fingerprints(X, y), model._seen)
     model.calibrate(X[unknown], y[unknown])  # trained on, but nothing is known of them
+
+
+def test_one_long_text_costs_no_more_than_itself():
+    """An array of texts would have room for the longest in each of its places: here 80 gigabytes."""
+    long = np.array([["x"]] * 20_000, dtype=object)
+    long[0, 0] = "y" * 1_000_000
+    assert len(set(fingerprints(long, np.zeros(20_000)).tolist())) == 2
+
+
+def test_text_that_is_no_utf_8_has_fingerprints():
+    codes = fingerprints([["a\udcff"], ["a"]], [0.0, 0.0])
+    assert codes[0] != codes[1]
 
 
 def test_rows_of_small_integers_are_not_taken_for_one_another():

@@ -26,6 +26,7 @@ CALLS = {
     "calibration_curve": (ERROR, CONFIDENCE),
     "direction_norms": (NORM,),
     "error_by_confidence": (ERROR, CONFIDENCE),
+    "evidence": (UNCERTAINTY,),
     "intervals": (VALUE, VALUE - 1.0, VALUE + 1.0),
     "reliability": (CORRECT, CONFIDENCE),
     "risk_coverage": (ERROR, UNCERTAINTY),
@@ -289,3 +290,16 @@ def test_roc_encloses_the_auroc(ax):
     area = metrics.auroc(inside, outside)
     assert auc(*line(ax, f"AUROC {area:.3f}").get_data()) == pytest.approx(area, rel=1e-12)
     np.testing.assert_array_equal(line(ax, "chance").get_xydata(), [[0, 0], [1, 1]])
+
+
+# --- evidence of drift ---
+
+
+def test_evidence_is_drawn_up_to_overwhelming(ax):
+    capital = np.r_[np.zeros(50), np.linspace(0, 500, 50)]
+    plots.evidence(capital, alpha=0.05, alarmed_at=51, ax=ax)
+    np.testing.assert_allclose(line(ax, "evidence").get_ydata(), capital)
+    assert labels(ax) == ["evidence", "alarm at 3.0", "alarm at row 51"]
+    assert ax.get_ylim() == pytest.approx((-1, 4 * np.log(20)))
+    with pytest.raises(InvalidInputError, match="'alpha' parameter"):
+        plots.evidence(capital, alpha=2)

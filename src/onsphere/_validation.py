@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_array, column_or_1d
+from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -79,6 +79,12 @@ def check_flag(owner: object, name: str, value: object) -> None:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
         raise bad_parameter(owner, name, "True or False", value)
+
+
+def random_generator(owner: object, random_state: Any) -> np.random.RandomState:
+    """The generator that an int, a RandomState or None stands for."""
+    with own_errors(f"The 'random_state' parameter of {name_of(owner)} must be an int, a RandomState or None. "):
+        return check_random_state(random_state)
 
 
 def check_direction_and_magnitude(direction: Any, magnitude: Any, *, name: str = "magnitude") -> None:
@@ -195,6 +201,16 @@ def check_unmasked(what: str, values: Any) -> None:
             f"Expected {what} without masked entries. Got {int(np.ma.count_masked(values))} of them. "
             "Fill or drop them first."
         )
+
+
+def check_no_gradient(**given: Any) -> None:
+    """That what is to become an array is no tensor in the middle of a gradient."""
+    for name, values in given.items():
+        if getattr(values, "requires_grad", False):
+            raise InvalidInputError(
+                f"Expected {name} without a gradient. Got a {type(values).__name__} that requires one. "
+                f"Pass {name}.detach()."
+            )
 
 
 def check_target_given(owner: object, y: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import get_tags
 
-from onsphere._validation import Floats, backbone_errors, check_takes_weights, name_of, own_errors
+from onsphere._validation import Floats, backbone_errors, check_takes_weights, random_generator
 from onsphere.errors import InvalidTypeError
 from onsphere.geometry import SphericalOutput
 
@@ -48,8 +48,7 @@ def prepare_backbone(owner: object, estimator: Any, random_state: int | np.rando
 
 def seed_unseeded(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
     """Set every `random_state` of a model and its parts that is None from the given one, and return the model."""
-    with own_errors(f"The 'random_state' parameter of {name_of(owner)} must be an int, a RandomState or None. "):
-        generator = check_random_state(random_state)
+    generator = random_generator(owner, random_state)
     if random_state is not None:
         unseeded = [
             name

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator
-from hashlib import blake2b
-from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -17,29 +15,29 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
+from onsphere import persistence
 from onsphere._validation import (
     Floats,
     bad_parameter,
     check_fitted,
+    check_no_gradient,
     check_same_length,
     check_sample_weight,
     check_target_given,
-    is_frame,
     own_errors,
     unchanged_if_it_fails,
 )
 from onsphere.calibration import Calibration
 from onsphere.decision import Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
+from onsphere.fingerprints import fingerprints, indexable
 
-__all__ = ["N_FOLDS", "Calibrated", "check_no_gradient", "fingerprints", "spread_bits"]
+__all__ = ["N_FOLDS", "Calibrated"]
 
 N_FOLDS = 5  # of calibration="cv"
 
 # At most so many fingerprints of training rows are kept, the smallest: a fair sample that new rows can be added to.
 _N_SEEN = 100_000
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64: an odd number without a pattern
 
 
 class Calibrated:
@@ -102,7 +100,7 @@ class Calibrated:
             check_same_length(X, y)
             weights = check_sample_weight(sample_weight, X)
             with own_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
-                features, target = _indexable(X), _indexable(y)
+                features, target = indexable(X), indexable(y)
                 splitter = self._splitter(target, None if fraction == "cv" else float(fraction))
                 parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
             if fraction == "cv":
@@ -281,6 +279,25 @@ class Calibrated:
         mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
         return np.ma.MaskedArray(value, mask=mask)
 
+    def save(self, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
+        """Write the fitted model, with calibration and threshold, to one file; `onsphere.load` reads it.
+
+        The file is written whole or not at all, and holds no pickle. Needs skops.
+
+        Parameters
+        ----------
+        path : path
+            By custom it ends in ".onsphere".
+        summary : dict, optional
+            Plain JSON values to keep beside the model: where it comes from, what it is for.
+
+        Returns
+        -------
+        Path
+        """
+        check_fitted(self, "estimator_")
+        return persistence.save(self, path, summary=summary)
+
     @abstractmethod
     def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
         """Prediction and score of each row, from one pass."""
@@ -297,16 +314,6 @@ class Calibrated:
         }
 
 
-def check_no_gradient(**given: Any) -> None:
-    """That what is to become an array is no tensor in the middle of a gradient."""
-    for name, values in given.items():
-        if getattr(values, "requires_grad", False):
-            raise InvalidInputError(
-                f"Expected {name} without a gradient. Got a {type(values).__name__} that requires one. "
-                f"Pass {name}.detach()."
-            )
-
-
 def _at_most(uncertainty: Floats, threshold: float) -> NDArray[np.bool_]:
     """Which rows are accepted; not those whose uncertainty is NaN."""
     return uncertainty <= threshold
@@ -315,67 +322,3 @@ def _at_most(uncertainty: Floats, threshold: float) -> NDArray[np.bool_]:
 def _take(rows: NDArray[np.intp], *tables: Any) -> list[Any]:
     """The same rows of each table; None stays None."""
     return [None if table is None else _safe_indexing(table, rows) for table in tables]
-
-
-def _indexable(table: Any) -> Any:
-    """Lists as arrays and sparse matrices by rows, so that rows can be taken out of them."""
-    if hasattr(table, "tocsr"):
-        return table.tocsr()
-    return table if table is None or is_frame(table) or hasattr(table, "iloc") else np.asarray(table)
-
-
-def fingerprints(X: Any, y: Any) -> NDArray[np.uint64]:
-    """One number per row: equal for equal rows of features and target, hardly ever for others.
-
-    Examples
-    --------
-    >>> codes = fingerprints([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], ["a", "a", "b"])
-    >>> bool(codes[0] == codes[1]), bool(codes[0] == codes[2])
-    (True, False)
-    """
-    total, place = np.uint64(0), 0
-    for block in chain(_blocks_of(_indexable(X)), _blocks_of(_indexable(y))):
-        places = np.arange(place, place + block.shape[1], dtype=np.uint64)
-        # A number for each place, so that equal values in other columns are other rows.
-        total = total + spread_bits(_codes(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
-        place += block.shape[1]
-    return spread_bits(np.asarray(total))
-
-
-def spread_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Let every bit depend on every other, by the finishing steps of splitmix64 (Steele, Lea and Flood, 2014).
-
-    Numbers that differ in a few bits only, as small integers do, then differ in about half of them.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> [f"{int(code):016x}" for code in spread_bits(np.array([0, 1], dtype=np.uint64))]
-    ['0000000000000000', '5692161d100b05e5']
-    """
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
-def _blocks_of(table: Any) -> Iterator[NDArray[Any]]:
-    """Some columns of all rows at a time: few where rows are many, to save memory, and many where they are few."""
-    if is_frame(table):
-        yield from (np.asarray(table[name])[:, None] for name in table.columns)
-    elif hasattr(table, "tocsr"):
-        weights = np.sqrt(np.arange(2.0, table.shape[1] + 2))  # a sum that tells columns apart
-        yield np.asarray(table @ weights).reshape(-1, 1)
-    else:
-        values = np.asarray(table)
-        columns = values.reshape(len(values), -1)
-        width = max(2**18 // len(columns), 1)
-        yield from (columns[:, start : start + width] for start in range(0, columns.shape[1], width))
-
-
-def _codes(block: NDArray[Any]) -> NDArray[np.uint64]:
-    if block.dtype.kind in "biuf":
-        return (block.astype(np.float64) + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
-    texts, index = np.unique(block.astype(str), return_inverse=True)
-    # Python's own hash of a text changes from process to process.
-    digests = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts]
-    return np.array(digests, dtype=np.uint64)[index].reshape(block.shape)

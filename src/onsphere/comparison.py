@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
@@ -28,27 +26,17 @@ from onsphere._validation import (
     missing_extra,
     own_errors,
 )
-from onsphere.assessment import Assessment
 from onsphere.backbones import default_backbone, seed_unseeded
 from onsphere.baselines.detector import Detector
 from onsphere.baselines.posthoc import PostHoc, default_classifier
+from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.measuring import Rows, Split, measured, median_seconds, row_errors, seconds_of
+from onsphere.tables import columns_of, markdown_table
 
 __all__ = ["Comparison", "compare"]
 
-_Rows = tuple[Any, Any]
-
-
-class _Split(NamedTuple):
-    """Rows with their targets."""
-
-    train: _Rows
-    held: _Rows
-    test: _Rows
-
-
 _PLAIN = "plain"
-_N_TIMINGS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +61,7 @@ class Comparison:
     @property
     def columns(self) -> list[str]:
         """Every measurement that some method has, in order."""
-        return list(dict.fromkeys(name for row in self.rows for name in row))
+        return columns_of(self.rows)
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with a row per method; those that failed have a message in the column `failure`."""
@@ -94,9 +82,7 @@ class Comparison:
             Significant ones.
         """
         check_number("to_markdown", "digits", digits, above=1, closed="left", whole=True)
-        lines = [[_cell(name, digits) for name in self.columns], ["---"] * len(self.columns)]
-        lines += [[_cell(row.get(name), digits) for name in self.columns] for row in self.rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        table = markdown_table(self.rows, digits=digits)
         failed = [f"- {name} failed: {message}" for name, message in self.failures.items()]
         return "\n".join([table, "", *failed]) if failed else table
 
@@ -185,7 +171,7 @@ def compare(
             try:
                 model: Any = PostHoc(given, FrozenEstimator(reference)) if isinstance(given, Detector) else clone(given)
                 seed_unseeded("compare", model, random_state)
-                row, answer = _measure(model, split, coverage, plain_seconds=seconds)
+                row, answer = measured(model, split, coverage, plain_seconds=seconds)
                 result.rows.append({"method": name, **row})
                 result.models[name] = model
                 _add_shifted(result, name, _named_sets(X_shifted), answer.uncertainty)
@@ -239,7 +225,7 @@ def _checked_target(y: Any, *, classes: bool) -> Any:
     return check_labels("compare", y) if classes else check_regression_target("compare", y)
 
 
-def _checked_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> _Rows | None:
+def _checked_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> Rows | None:
     """The user's own test rows, of the same kind as the others; None where there are none."""
     if X_test is None and y_test is None:
         return None
@@ -257,35 +243,34 @@ def _checked_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> _Rows |
 
 
 def _split(
-    X: Any, y: Any, test: _Rows | None, sizes: tuple[float, float], *, random_state: int | None, stratify: bool
-) -> _Split:
+    X: Any, y: Any, test: Rows | None, sizes: tuple[float, float], *, random_state: int | None, stratify: bool
+) -> Split:
     """`sizes` are the shares of the calibration and of the test rows."""
     calibration_size, test_size = sizes
     check_number("compare", "calibration_size", calibration_size, above=0, below=1)
     check_number("compare", "test_size", test_size, above=0, below=1)
     check_same_length(X, y)
 
-    def cut(rows: _Rows, size: float) -> tuple[_Rows, _Rows]:
+    def cut(rows: Rows, size: float) -> tuple[Rows, Rows]:
         labels = rows[1] if stratify else None
         kept, held, kept_y, held_y = train_test_split(*rows, test_size=size, stratify=labels, random_state=random_state)
         return (kept, kept_y), (held, held_y)
 
     with own_errors("compare cannot split the rows (where the target is of numbers, pass it as floats): "):
         if test is not None:
-            return _Split(*cut((X, y), calibration_size), test)
+            return Split(*cut((X, y), calibration_size), test)
         if calibration_size + test_size >= 1:
             at_most = f"below 1 − test_size = {1 - test_size:g}"
             raise bad_parameter("compare", "calibration_size", at_most, calibration_size)
         rest, held_out = cut((X, y), test_size)
-        return _Split(*cut(rest, calibration_size / (1 - test_size)), held_out)
+        return Split(*cut(rest, calibration_size / (1 - test_size)), held_out)
 
 
 def _check_enough(n_calibration: int, coverage: float) -> None:
-    needed = math.ceil(coverage / (1 - coverage) - 1e-9)
-    if n_calibration < needed:
+    if n_calibration < rows_needed(coverage):
         raise InvalidInputError(
-            f"A coverage of {coverage:g} needs at least {needed} calibration rows. Got {n_calibration}. Raise "
-            "calibration_size, lower coverage, or pass more rows."
+            f"A coverage of {coverage:g} needs at least {rows_needed(coverage)} calibration rows. Got {n_calibration}. "
+            "Raise calibration_size, lower coverage, or pass more rows."
         )
 
 
@@ -307,15 +292,15 @@ def _candidates(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> lis
 
 
 def _add_plain(
-    result: Comparison, candidates: list[Any], split: _Split, random_state: int | None
+    result: Comparison, candidates: list[Any], split: Split, random_state: int | None
 ) -> tuple[Any, float | None]:
     """The fitted plain model and the time of its prediction; no time where none could be fitted."""
     for candidate in candidates:
         model = seed_unseeded("compare", clone(candidate), random_state)
         try:
-            fit_seconds = _seconds(lambda model=model: model.fit(*split.train))
-            seconds = _median_seconds(lambda model=model: model.predict(split.test[0]))
-            error, _ = _error(split.test[1], model.predict(split.test[0]))
+            fit_seconds = seconds_of(lambda model=model: model.fit(*split.train))
+            seconds = median_seconds(lambda model=model: model.predict(split.test[0]))
+            error, _ = row_errors(split.test[1], model.predict(split.test[0]))
         except Exception as problem:
             result.failures[_PLAIN] = _told(problem)
             continue
@@ -340,75 +325,6 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _measure(
-    model: Any, split: _Split, coverage: float, *, plain_seconds: float | None
-) -> tuple[dict[str, Any], Assessment]:
-    rows, target = split.test
-    row: dict[str, Any] = {"fit s": _seconds(lambda: model.fit(*split.train))}
-    if hasattr(model, "calibrate"):
-        model.calibrate(*split.held)
-    if plain_seconds is not None:
-        row["predict ×"] = _median_seconds(lambda: _answer(model, rows, coverage)) / plain_seconds
-    answer = _answer(model, rows, coverage)
-    row["error"], errors = _error(target, answer.value)
-    if np.ptp(errors) > 0 and np.ptp(answer.uncertainty) > 0:
-        row["Spearman"] = metrics.spearman(errors, answer.uncertainty)
-    if answer.in_set is not None:
-        row |= _set_figures(answer.in_set, target, model.classes_)
-    elif answer.lower is not None:
-        row |= _interval_figures(model, answer, split.test, coverage)
-    return row, answer
-
-
-def _answer(model: Any, rows: Any, coverage: float) -> Assessment:
-    if hasattr(model, "assess"):
-        return model.assess(rows, coverage=coverage)
-    return Assessment(np.asarray(model.predict(rows)), np.asarray(model.predict_uncertainty(rows), dtype=np.float64))
-
-
-def _error(target: Any, value: Any) -> tuple[float, Floats]:
-    """The error of a table, and that of each row; targets of numbers are floats, and all others classes."""
-    if target.dtype.kind != "f":
-        wrong = (np.asarray(value) != target).astype(np.float64)
-        return float(wrong.mean()), wrong
-    each = metrics.sample_rmse(target, value)
-    return float(np.sqrt(np.mean(each**2))), each
-
-
-def _interval_figures(model: Any, answer: Assessment, test: _Rows, coverage: float) -> dict[str, float]:
-    """Of each output by itself, averaged."""
-    rows, target = test
-    if hasattr(model, "predict_interval"):
-        interval = model.predict_interval(rows, coverage=coverage, simultaneous=False)
-        lower, upper = interval[..., 0], interval[..., 1]
-    else:
-        lower, upper = np.asarray(answer.lower), np.asarray(answer.upper)
-    truth, lower, upper = (values.reshape(len(target), -1) for values in (target, lower, upper))
-    outputs = zip(truth.T, lower.T, upper.T, strict=True)
-    return {
-        "coverage": float(np.mean((lower <= truth) & (truth <= upper))),
-        "width": float(np.mean(upper - lower)),
-        "Winkler": float(np.mean([metrics.winkler_score(*output, coverage=coverage) for output in outputs])),
-    }
-
-
-def _set_figures(in_set: Any, target: Any, classes: Any) -> dict[str, float]:
-    """A class that was never trained on is in no set."""
-    held = (in_set & (target[:, None] == classes)).any(axis=1)
-    return {"coverage": float(np.mean(held)), "width": float(np.mean(in_set.sum(axis=1)))}
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def _median_seconds(work: Callable[[], Any]) -> float:
-    work()  # fills the caches
-    return float(np.median([_seconds(work) for _ in range(_N_TIMINGS)]))
-
-
 @contextmanager
 def _bar(wanted: bool, n_steps: int) -> Generator[Callable[[str], None]]:
     """Something to call after each step; a bar where it is wanted, there is a terminal, and Rich is installed."""
@@ -425,9 +341,3 @@ def _bar(wanted: bool, n_steps: int) -> Generator[Callable[[str], None]]:
             progress.update(task, advance=1, description=f"compare: {name} done")
 
         yield advance
-
-
-def _cell(value: Any, digits: int) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value).replace("|", "\\|")

@@ -9,6 +9,7 @@ eyes, and no background is painted, so that a picture follows a light or a dark 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sklearn.metrics import roc_curve
 from onsphere import metrics
 from onsphere._validation import Floats, bad_parameter, check_number, missing_extra
 from onsphere.metrics._checks import bin_means, check_floats, check_range, check_rows, width_bins
-from onsphere.metrics.classification import _one_table
+from onsphere.metrics.classification import one_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,7 @@ __all__ = [
     "calibration_curve",
     "direction_norms",
     "error_by_confidence",
+    "evidence",
     "intervals",
     "reliability",
     "risk_coverage",
@@ -215,6 +217,30 @@ def intervals(
     return _finish(ax, "Rows in the order of the prediction", "Value", title=note, top=ax.dataLim.y1)
 
 
+def evidence(
+    log_capital: ArrayLike, *, alpha: float = 0.01, alarmed_at: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """The evidence of drift after each row: the log_capital of `DriftMonitor.update`, with the line of the alarm.
+
+    Examples
+    --------
+    >>> evidence([0.0, 1.0, 5.0], alpha=0.01, alarmed_at=3).get_legend_handles_labels()[1]
+    ['evidence', 'alarm at 4.6', 'alarm at row 3']
+    """
+    check_number("evidence", "alpha", alpha, above=0, below=1)
+    capital, _ = check_rows("evidence", None, log_capital=log_capital)
+    ax = _axes(ax)
+    rows, limit = np.arange(1, len(capital) + 1), -math.log(alpha)
+    step = max(len(rows) // MOST_POINTS, 1)
+    ax.plot(rows[::step], capital[::step], linewidth=1.5, label="evidence")
+    ax.plot(rows[[0, -1]], [limit, limit], **REFERENCE, label=f"alarm at {limit:.1f}")
+    if alarmed_at is not None:
+        ax.axvline(alarmed_at, color=ORANGE, linewidth=1.5, label=f"alarm at row {alarmed_at:,}")
+    # Beyond some multiple of the line the evidence is overwhelming, and would flatten all before.
+    ax.set_ylim(min(float(capital.min()), 0.0) - 1, min(max(float(capital.max()), limit) + 1, 4 * limit))
+    return _finish(ax, "Row", "Evidence of drift (log capital)")
+
+
 def roc(in_scores: ArrayLike, out_scores: ArrayLike, *, label: str | None = None, ax: Axes | None = None) -> Axes:
     """Share of out-of-distribution rows flagged against that of in-distribution rows, for all thresholds of the score.
 
@@ -223,7 +249,7 @@ def roc(in_scores: ArrayLike, out_scores: ArrayLike, *, label: str | None = None
     >>> roc([0.1, 0.2, 0.3], [0.2, 0.9], label="HCM").get_legend_handles_labels()[1]
     ['chance', 'HCM: AUROC 0.750']
     """
-    is_out, scores, _ = _one_table("roc", in_scores, out_scores, None, None)
+    is_out, scores, _ = one_table("roc", in_scores, out_scores, None, None)
     ax = _axes(ax)
     _diagonal(ax, "chance")
     false_alarms, found, _ = roc_curve(is_out, scores)

@@ -173,7 +173,7 @@ class HCMRegressor(NumberAnswers, OverBackbone):
         self._check_score(embedding)
         match self.uncertainty_score:
             case "uncertainty":
-                return scores.uncertainty(outputs) * embedding.unit_
+                return embedding.standardized_uncertainty(outputs) * embedding.unit_
             case "anchored":
                 return scores.anchored(outputs, embedding.anchor) * embedding.unit_  # type: ignore
             case "sigma":

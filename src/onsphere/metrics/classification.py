@@ -155,7 +155,7 @@ def auroc(
     """
     from sklearn.metrics import roc_auc_score
 
-    is_out, scores, weights = _one_table("auroc", in_scores, out_scores, in_weight, out_weight)
+    is_out, scores, weights = one_table("auroc", in_scores, out_scores, in_weight, out_weight)
     return float(roc_auc_score(is_out, scores, sample_weight=weights))
 
 
@@ -180,7 +180,7 @@ def aupr(
     from sklearn.metrics import average_precision_score
 
     check_option("aupr", "positive", positive, ("out", "in"))
-    is_out, scores, weights = _one_table("aupr", in_scores, out_scores, in_weight, out_weight)
+    is_out, scores, weights = one_table("aupr", in_scores, out_scores, in_weight, out_weight)
     if positive == "in":
         is_out, scores = 1.0 - is_out, -scores
     return float(average_precision_score(is_out, scores, sample_weight=weights))
@@ -193,7 +193,7 @@ def _two_sets(
     return inside + check_rows(owner, out_weight, out_scores=out_scores)
 
 
-def _one_table(
+def one_table(
     owner: str, in_scores: ArrayLike, out_scores: ArrayLike, in_weight: Weights, out_weight: Weights
 ) -> tuple[Floats, Floats, Floats]:
     inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)

@@ -1,0 +1,36 @@
+"""Rows of figures as a table in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["columns_of", "markdown_table"]
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every name that some row has, in order."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]], *, digits: int) -> str:
+    """A line per row; floats with so many significant digits, and a dash for what a row does not have.
+
+    Examples
+    --------
+    >>> print(markdown_table([{"method": "a|b", "error": 0.12345}, {"method": "c"}], digits=3))
+    | method | error |
+    | --- | --- |
+    | a\\|b | 0.123 |
+    | c | – |
+    """
+    columns = columns_of(rows)
+    lines = [[_cell(name, digits) for name in columns], ["---"] * len(columns)]
+    lines += [[_cell(row.get(name), digits) for name in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any, digits: int) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value).replace("|", "\\|")
