@@ -213,3 +213,12 @@ def test_nothing_works_before_fit(embedding):
         embedding.embed([1.0])
     with pytest.raises(NotFittedError, match="not fitted yet"):
         embedding.decode(SphericalOutput(np.eye(2), np.ones(2)))
+
+
+def test_circles_do_not_make_up_for_each_other():
+    """One output overshoots and one shrinks: their common sphere is met, and neither is."""
+    torus = Torus((1.0,))
+    direction = np.array([[1.2, 0.0, 0.75, 0.0]]) / 2**0.5
+    outputs = SphericalOutput(direction, np.ones(1))
+    assert abs(np.linalg.norm(direction) - 1) < 0.01
+    np.testing.assert_allclose(torus.standardized_uncertainty(outputs), [(0.2 + 0.25) / 2])

@@ -169,6 +169,10 @@ class RegressionEmbedding(BaseEstimator, ABC):
     def standardized_sigma(self, outputs: SphericalOutput) -> Array:
         """Standard deviation of the noise in standardised units, (..., D) or (..., 1) if all outputs share it."""
 
+    def standardized_uncertainty(self, outputs: SphericalOutput) -> Array:
+        """The paper's score u of each row, (...), in standardised units; numpy or torch, needs no fit."""
+        return geometry.uncertainty(outputs.direction, outputs.magnitude)
+
 
 def as_columns(y: Floats) -> Floats:
     return y[:, None] if y.ndim == 1 else y

@@ -80,6 +80,11 @@ class Torus(RegressionEmbedding):
         xp = array_namespace(outputs.direction)
         return xp.mean(xp.abs(self.resultants(outputs) - 1.0), axis=-1)
 
+    def standardized_uncertainty(self, outputs: SphericalOutput) -> Array:
+        """The mean over all circles: of their common sphere, one that overshoots would make up for one that shrinks."""
+        xp = array_namespace(outputs.direction)
+        return xp.abs(outputs.magnitude) * xp.mean(self.uncertainty_per_output(outputs), axis=-1)
+
     def direction_width(self, n_outputs: int) -> int:
         return 2 * n_outputs * len(self.frequencies)
 
