@@ -17,13 +17,14 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from skorch.callbacks import GradientNormClipping
+from skorch.callbacks import Callback, GradientNormClipping
 from torch import nn
 
 import onsphere.torch
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
 from onsphere.backbones import to_columns
 from onsphere.torch import HCMLoss, TorchRegressor
+from onsphere.torch.devices import checked_device
 from onsphere.torch.training import Rows
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
@@ -420,12 +421,24 @@ def test_mixed_precision_is_close_and_answers_in_full():
 
 
 def test_the_device_is_found(monkeypatch):
-    assert str(small()._checked_device()) == "cpu"
+    assert str(checked_device(small(), "auto")) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    asked = []
-    monkeypatch.setattr(torch, "empty", lambda size, device: asked.append(device) or torch.zeros(size))
-    small()._checked_device()
-    assert asked == ["cuda"]
+    assert str(checked_device(small(), "auto")) == "cuda"
+
+
+def test_an_interrupted_training_is_no_training():
+    """skorch would take what was trained so far for the result, and nobody would know."""
+
+    class Stop(Callback):
+        def on_batch_end(self, net, **_):
+            if len(net.history) == 2:
+                raise KeyboardInterrupt
+
+    X, y = table()
+    model = small(callbacks=[Stop()])
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert not hasattr(model, "net_")
 
 
 # --- modules ---

@@ -16,7 +16,7 @@ from onsphere._validation import bad_parameter, check_number
 from onsphere.answers import NumberAnswer
 from onsphere.baselines.draws import numbers_from_draws
 from onsphere.baselines.likelihood import GaussianLoss
-from onsphere.baselines.network import NetworkRegressor, ask_network, positive, prepare_network
+from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, positive, prepare_network
 from onsphere.torch.networks import MLP
 from onsphere.torch.regressor import TorchRegressor
 
@@ -230,7 +230,7 @@ class BayesianNetwork(NetworkRegressor):
         self.random_state = random_state
 
     def _network(self) -> TorchRegressor:
-        self._check_passes()
+        check_passes(self)
         check_number(self, "prior_scale", self.prior_scale, above=0)
         check_number(self, "prior_weight", self.prior_weight, above=0, closed="left")
         noise = self._assumed_noise()
@@ -256,7 +256,7 @@ class BayesianNetwork(NetworkRegressor):
         self._noise_is_learned = isinstance(self.noise, str)
 
     def _answer(self, X: Any) -> NumberAnswer:
-        self._check_passes()
+        check_passes(self)
         rows = self._rows(X)
         network = self.estimator_
         outputs = ask_network(network, rows, n_samples=self.n_passes).unflatten(-1, (-1, 2))
@@ -274,6 +274,3 @@ class BayesianNetwork(NetworkRegressor):
         if given is not True and isinstance(given, numbers.Real) and 1e-3 <= float(given) <= 10.0:
             return float(given)
         raise bad_parameter(self, "noise", "'global' or a float in [0.001, 10]", given)
-
-    def _check_passes(self) -> None:
-        check_number(self, "n_passes", self.n_passes, above=2, closed="left", whole=True)

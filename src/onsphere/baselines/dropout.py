@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import softmax
 
-from onsphere._validation import check_number, check_option
+from onsphere._validation import check_option
 from onsphere.answers import ClassAnswer, NumberAnswer
 from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
-from onsphere.baselines.network import NetworkRegressor, ask_network, prepare_network
+from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, prepare_network
 from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
 from onsphere.errors import InvalidInputError
 from onsphere.torch.regressor import TorchRegressor
@@ -74,7 +74,7 @@ class MCDropout(NetworkRegressor):
         self.random_state = random_state
 
     def _network(self) -> TorchRegressor:
-        _check_passes(self)
+        check_passes(self)
         return _with_dropout(self, prepare_network(self, TorchRegressor(dropout=0.1)))
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -82,7 +82,7 @@ class MCDropout(NetworkRegressor):
         _check_dropout(self)
 
     def _answer(self, X: Any) -> NumberAnswer:
-        _check_passes(self)
+        check_passes(self)
         rows = self._rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
         return numbers_from_draws(self.estimator_.from_standardized(passes))
@@ -160,12 +160,8 @@ class MCDropoutClassifier(SoftmaxNetwork):
         return classes_from_draws(softmax(passes, axis=2), self.uncertainty_score)
 
     def _check_options(self) -> None:
-        _check_passes(self)
+        check_passes(self)
         check_option(self, "uncertainty_score", self.uncertainty_score, CLASS_SCORES)
-
-
-def _check_passes(owner: Any) -> None:
-    check_number(owner, "n_passes", owner.n_passes, above=2, closed="left", whole=True)
 
 
 def _with_dropout(owner: object, network: TorchRegressor) -> TorchRegressor:

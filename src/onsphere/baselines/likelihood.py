@@ -131,17 +131,6 @@ class GaussianNLL(NetworkRegressor):
     True
     """
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        calibration: str | float | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.calibration = calibration
-        self.random_state = random_state
-
     def _network(self) -> TorchRegressor:
         return prepare_network(self, TorchRegressor(), loss=GaussianLoss())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from onsphere._validation import (
     Floats,
     bad_parameter,
     check_fitted,
+    check_number,
     check_rows,
     check_same_length,
     check_sample_weight,
@@ -29,6 +31,7 @@ __all__ = [
     "NumbersOverNetwork",
     "OverNetwork",
     "ask_network",
+    "check_passes",
     "fit_on",
     "numbers_per_column",
     "positive",
@@ -40,7 +43,21 @@ _FLOOR = 1e-6
 
 
 class OverNetwork(OverBackbone):
-    """A model whose backbone, unless one is given, is a network: no missing values, no sparse rows."""
+    """A model whose backbone, unless one is given, is a network: no missing values, no sparse rows.
+
+    Models with more to choose than these three write an `__init__` of their own, which scikit-learn reads them off.
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        calibration: str | float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.calibration = calibration
+        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -113,6 +130,11 @@ def fit_on(owner: object, backbone: Any, rows: Any, columns: Any, weights: Float
 def ask_network(network: TorchRegressor, X: Any, *, n_samples: int | None = None) -> Tensor:
     """What the network says of checked rows, (n, k) or (n_samples, n, k), in double precision."""
     return torch.from_numpy(network.predict_outputs(X, n_samples=n_samples))
+
+
+def check_passes(owner: Any) -> None:
+    """Enough passes for a spread."""
+    check_number(owner, "n_passes", owner.n_passes, above=2, closed="left", whole=True)
 
 
 def numbers_per_column(loss: Any, outputs: Tensor, target: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onsphere._validation import Floats, check_number, check_unmasked, own_errors
 from onsphere.baselines.softmax import msp
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereError
-from onsphere.torch.features import _evaluating
+from onsphere.torch.features import evaluating
 
 __all__ = ["ODIN", "odin"]
 
@@ -127,7 +127,7 @@ class ODIN(BaseEstimator):
         rows = _as_tensor(inputs)
         first = next(self.network.parameters(), torch.zeros(0))
         settings = {"temperature": self.temperature, "epsilon": self.epsilon}
-        with _evaluating(self.network):
+        with evaluating(self.network):
             batches = rows.split(self.batch_size)
             return np.concatenate([odin(self.network, batch.to(first), **settings) for batch in batches])
 

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from onsphere import geometry
-from onsphere._validation import Floats, check_fitted, check_number, own_errors
+from onsphere._validation import Floats, check_fitted, check_number, random_generator
 from onsphere.baselines.detector import Detector, Indices, check_squares, check_table, check_width
 from onsphere.baselines.softmax import msp
 
@@ -192,8 +191,7 @@ class RAU(Detector):
             check_number(self, name, getattr(self, name), above=0.0, closed="left")
         for name in ("n_steps", "batch_size"):
             check_number(self, name, getattr(self, name), above=1, closed="left", whole=True)
-        with own_errors("The 'random_state' parameter of RAU must be an int, a RandomState or None. "):
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(random_generator(self, self.random_state).randint(2**31 - 1))
         # Trained on standardised features, so that one learning rate serves all; kept in terms of those given.
         center, scale = features.mean(axis=0), features.std(axis=0)
         scale = np.where(scale > 0.0, scale, 1.0)

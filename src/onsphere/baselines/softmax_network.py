@@ -75,17 +75,6 @@ class SoftmaxNetwork(ClassAnswers, OverNetwork):
     ((150, 3), (150, 20))
     """
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        calibration: str | float | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.calibration = calibration
-        self.random_state = random_state
-
     def _network(self) -> TorchRegressor:
         """The network to train, after a check of the parameters."""
         return prepare_network(self, TorchRegressor(), loss=SoftmaxLoss())

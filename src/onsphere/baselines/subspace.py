@@ -284,12 +284,7 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats, *,
 
     Parameters
     ----------
-    features : array of shape (n, p)
-    logits : array of shape (n, C)
-    weight : array of shape (C, p)
-        Of the last layer.
-    mean : array of shape (p,)
-        Of the training features.
+    features, logits, weight, mean : as in `fdbd`
     alpha : float, default 1e-4
 
     Examples

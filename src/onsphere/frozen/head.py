@@ -7,26 +7,28 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
 
 from onsphere import geometry
 from onsphere._validation import (
     Floats,
     bad_parameter,
     check_fitted,
+    check_no_gradient,
     check_number,
     check_option,
     check_rows,
     check_same_length,
     check_target_given,
     own_errors,
+    random_generator,
     unchanged_if_it_fails,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibrated import Calibrated, check_no_gradient, fingerprints
+from onsphere.calibrated import Calibrated
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.estimators import HCMClassifier, HCMRegressor
+from onsphere.fingerprints import fingerprints
 from onsphere.frozen.designs import Design, Kernel, Linear, Quadratic
 from onsphere.frozen.ridge import Head
 from onsphere.frozen.sample import row_codes
@@ -240,8 +242,7 @@ class FrozenHead(Calibrated, BaseEstimator):
             raise bad_parameter(self, "classes", "None where task='regression'", classes)
         is_class = classes is not None or is_classification(y, self.task)
         self.target_ = ClassTarget.fit(self, y, classes) if is_class else NumberTarget.fit(self, y)
-        with own_errors("The 'random_state' parameter of FrozenHead must be an int, a RandomState or None. "):
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(random_generator(self, self.random_state).randint(2**31 - 1))
         names = _JOINT if self.kind == "joint" else (self.kind,)
         with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
             designs = {name: self._design(name, rows, seed) for name in names}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._validation import Floats
-from onsphere.calibrated import spread_bits
+from onsphere.fingerprints import spread_bits
 
 __all__ = ["Sample", "row_codes"]
 

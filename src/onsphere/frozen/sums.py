@@ -16,7 +16,7 @@ from onsphere.frozen.sample import Sample
 from onsphere.frozen.targets import Target
 from onsphere.geometry import SphericalOutput
 
-__all__ = ["Solution", "Sums", "differences"]
+__all__ = ["LARGEST_ANSWER", "Solution", "Sums", "differences"]
 
 # At most so many rows are kept to see what scores look like on rows that a head has not seen; quantiles need no more.
 _N_KEPT = 5000
@@ -25,7 +25,7 @@ _N_KEPT = 5000
 _N_BLOCK = 4096
 
 # Directions have length 1, and targets are standardised: a larger answer says nothing, and its squares would overflow.
-_LARGEST_ANSWER = 1e100
+LARGEST_ANSWER = 1e100
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Solution:
         """NaN about rows so far away that numbers cannot say it."""
         with np.errstate(over="ignore", invalid="ignore"):
             table = _outputs_of(self.heads[name], X)
-            table[~(np.abs(table).max(axis=1) < _LARGEST_ANSWER)] = np.nan
+            table[~(np.abs(table).max(axis=1) < LARGEST_ANSWER)] = np.nan
         return self.target.read(table)
 
     def scores(self, every: dict[str, SphericalOutput]) -> dict[str, Floats]:

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from onsphere._validation import bad_parameter
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.torch.devices import checked_device
 
-__all__ = ["feature_batches", "features"]
+__all__ = ["evaluating", "feature_batches", "features"]
 
 Features = NDArray[np.floating[Any]]
 
@@ -84,11 +84,11 @@ def feature_batches(
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise InvalidTypeError(f"features needs a loader, an iterable of batches. Got {type(loader).__name__}.")
     if device is not None:
-        backbone.to(_checked_device(device))
+        backbone.to(checked_device("features", device))
     first = next(backbone.parameters(), None)
     place = torch.device(device or "cpu") if first is None else first.device
     n_batches = 0
-    with _evaluating(backbone), _watched(backbone, layer) as run:
+    with evaluating(backbone), _watched(backbone, layer) as run:
         for batch in loader:
             n_batches += 1
             inputs, labels = _pair(batch)
@@ -119,13 +119,6 @@ def _joined(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(parts)
 
 
-def _checked_device(device: Any) -> torch.device:
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, TypeError, AssertionError):
-        raise bad_parameter("features", "device", "a device that torch finds here", device) from None
-
-
 def _pair(batch: Any) -> tuple[Tensor, NDArray[Any]]:
     if not (isinstance(batch, list | tuple) and len(batch) == 2):
         got = f"{len(batch)} element(s)" if isinstance(batch, list | tuple) else type(batch).__name__
@@ -154,7 +147,7 @@ def _to_numpy(values: Tensor) -> NDArray[Any]:
 
 
 @contextmanager
-def _evaluating(network: nn.Module) -> Generator[None]:
+def evaluating(network: nn.Module) -> Generator[None]:
     """Evaluation mode, and afterwards for every layer the mode it had; layers can differ."""
     before = [(module, module.training) for module in network.modules()]
     network.eval()

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from onsphere import geometry, scores
+from onsphere import geometry
 from onsphere._validation import bad_parameter, check_flag, check_number, check_option
 from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, RegressionEmbedding, Torus
 from onsphere.errors import InvalidInputError, InvalidTypeError
@@ -139,7 +139,7 @@ class SphereReader(nn.Module):
         if isinstance(self.embedding, OneHot):
             # `scores.violation` scales first to keep huge numbers finite; a network's own need no such care.
             return (torch.linalg.vector_norm(outputs.direction, dim=-1) - 1.0).abs()
-        return scores.uncertainty(outputs) * self.scale.square().mean().sqrt()
+        return self.embedding.standardized_uncertainty(outputs) * self.scale.square().mean().sqrt()
 
     def sigma(self, output: SphericalOutput) -> Tensor:
         """Standard deviation of the noise of each output, (..., D), in the unit of the target."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from torch import Tensor, nn
 
 from onsphere._validation import (
@@ -26,9 +25,12 @@ from onsphere._validation import (
     check_same_length,
     check_sample_weight,
     own_errors,
+    random_generator,
     unchanged_if_it_fails,
 )
 from onsphere.errors import InvalidInputError
+from onsphere.torch.custom import made_module
+from onsphere.torch.devices import checked_device
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.networks import MLP
 from onsphere.torch.training import (
@@ -40,7 +42,10 @@ from onsphere.torch.training import (
     as_it_is,
     callbacks_for,
     check_callbacks,
+    check_finite,
+    check_weights,
     seeded,
+    training_errors,
     validation_split,
 )
 
@@ -202,23 +207,44 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             self._column_scaler.transform(columns),
             np.ones(len(rows)) if weights is None else weights / weights.mean(),
         )
-        with own_errors(
-            f"The 'random_state' parameter of {type(self).__name__} must be an int, a RandomState or None. "
-        ):
-            seed = check_random_state(self.random_state).randint(2**31 - 1)
-        device = self._checked_device()
+        seed = random_generator(self, self.random_state).randint(2**31 - 1)
+        device = checked_device(self, self.device)
         with seeded(seed):
-            self._check_finite(data)
-            module = self._network(rows.shape[1], self._outputs_per_column() * columns.shape[1], data)
+            check_finite(data)
+            module = self._network(rows.shape[1], self._outputs_per_column() * columns.shape[1], data.parts[0][:2])
             net = self._trainer(module, self._criterion(layout, weights), seed, device)
-            with _training_errors():
+            with training_errors():
                 net.fit(data, None)
-            _check_weights(net.module_, self.learning_rate)
+            check_weights(net.module_, self.learning_rate)
         # skorch's own account of every batch would outgrow the network.
         self.history_ = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
         # Without the optimiser's memory and the accelerator, so that it is small and can be pickled.
         trained = net.accelerator.unwrap_model(net.module_) if self.multi_process else net.module_
         self.net_ = Net(trained.to(device), **self._common(device)).initialize()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is kept in a file: where the network can be made again, only its weights."""
+        inherited: Any = super().__getstate__()
+        state: dict[str, Any] = dict(inherited)
+        if "net_" in state and not isinstance(self.module, nn.Module):
+            from safetensors.torch import save
+
+            tensors = self.net_.module_.state_dict().items()
+            state["net_"] = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors})
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if isinstance(getattr(self, "net_", None), bytes):
+            from safetensors.torch import load
+
+            n_features = self._feature_scaler.n_features_in_
+            n_outputs = self._outputs_per_column() * self._column_scaler.n_features_in_
+            with seeded(0):
+                module = self._network(n_features, n_outputs, torch.zeros(2, n_features))
+            module.load_state_dict(load(self.net_))
+            device = checked_device(self, self.device)
+            self.net_ = Net(module.to(device), **self._common(device)).initialize()
 
     def predict(self, X: Any) -> Floats:
         """Predict the columns, (n,) or (n, k), like the y of fit."""
@@ -307,59 +333,15 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         for name in ("standardize", "mixed_precision", "multi_process", "progress"):
             check_flag(self, name, getattr(self, name))
 
-    def _checked_device(self) -> torch.device:
-        name = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        try:
-            return torch.empty(0, device=name).device
-        except (RuntimeError, TypeError, AssertionError):
-            raise bad_parameter(self, "device", "'auto' or a device that torch finds here", self.device) from None
-
     def _rows(self, X: Any, *, fitting: bool) -> Floats:
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
         with own_errors():  # of a table, text in a column
             return check_array(rows, dtype="float64")
 
-    def _network(self, n_features: int, n_outputs: int, data: Rows) -> nn.Module:
+    def _network(self, n_features: int, n_outputs: int, rows: Tensor) -> nn.Module:
         if self.module is None:
             return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes, dropout=self.dropout)
-        try:
-            is_made = isinstance(self.module, nn.Module)
-            module = copy.deepcopy(self.module) if is_made else self.module(n_features, n_outputs)
-        except Exception as error:  # whatever a user's function stumbles over
-            raise InvalidInputError(
-                "The 'module' parameter of TorchRegressor must be a Module, or a callable that makes one of two numbers"
-                f" ({n_features} features, {n_outputs} outputs). Got {type(error).__name__}: {error}."
-            ) from error
-        if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise bad_parameter(self, "module", "a callable that returns a Module", module)
-        x = data.parts[0][:2]
-        try:
-            with torch.no_grad():
-                output: Any = module.eval()(x.to(next(module.parameters(), x).device))
-            got = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
-        except Exception as error:  # whatever a user's network stumbles over
-            output, got = None, f"{type(error).__name__}: {error}"
-        if getattr(output, "shape", None) != (len(x), n_outputs):
-            raise InvalidInputError(
-                f"Expected a module that makes a tensor of shape (n, {n_outputs}) of {n_features} features, one number "
-                f"per column. Got {got} for n = {len(x)}. Pass a callable that is told both numbers: "
-                "TorchRegressor(lambda n_features, n_outputs: …)."
-            )
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise InvalidInputError(
-                "Expected a module with weights to train. Got none that requires a gradient. Unfreeze some, or use "
-                "FrozenHead on its features."
-            )
-        return module
-
-    def _check_finite(self, data: Rows) -> None:
-        """That nothing was too large for single precision."""
-        for what, part in zip(("features", "targets"), data.parts, strict=False):
-            if not bool(torch.isfinite(part).all()):
-                raise InvalidInputError(
-                    f"Expected {what} that single precision holds, up to about 1e38 (standardised, unless "
-                    "standardize=False). Got larger ones. Divide them by a constant, or drop the outliers."
-                )
+        return made_module(self.module, n_features, n_outputs, rows)
 
     def _criterion(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> RowLoss:
         loss: Any = self.loss
@@ -426,25 +408,3 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
 def _scaler(active: bool) -> Any:
     return StandardScaler(with_mean=active, with_std=active)
-
-
-@contextmanager
-def _training_errors() -> Generator[None]:
-    """What torch raises while it trains, as an error of ours that says so."""
-    try:
-        with own_errors("The network could not be trained: "):
-            yield
-    except (RuntimeError, AttributeError, AssertionError) as error:
-        raise InvalidInputError(
-            f"The network could not be trained: {error}. Check that module, loss and optimizer fit together: the loss "
-            "is called with (prediction, target), both of shape (n, k), and must return a tensor."
-        ) from error
-
-
-def _check_weights(module: nn.Module, learning_rate: float) -> None:
-    """The loss is seen before a step, so the last step may still have gone astray."""
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
-        raise InvalidInputError(
-            f"The weights are not finite after training: the last steps were too large. Lower learning_rate (now "
-            f"{learning_rate:g}), or clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)])."
-        )

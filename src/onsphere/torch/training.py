@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import Floats, bad_parameter, missing_extra
+from onsphere._validation import Floats, bad_parameter, missing_extra, own_errors
 from onsphere.backbones import from_columns
 from onsphere.errors import InvalidInputError
 from onsphere.torch.head import SphericalOutput
@@ -32,8 +32,11 @@ __all__ = [
     "as_it_is",
     "callbacks_for",
     "check_callbacks",
+    "check_finite",
+    "check_weights",
     "random_layers",
     "seeded",
+    "training_errors",
     "validation_split",
 ]
 
@@ -109,6 +112,10 @@ class RowLoss:
         return SphericalOutput(direction, torch.as_tensor(magnitude, dtype=columns.dtype, device=columns.device), mean)
 
 
+class _StoppedEarlyError(Exception):
+    """A callback has seen enough epochs."""
+
+
 class Net(_NeuralNetRegressor):
     """skorch's, in bfloat16 if asked, with draws of what is random, and the penalty of a network that has one.
 
@@ -122,6 +129,21 @@ class Net(_NeuralNetRegressor):
         # A name that ends otherwise would be a parameter to skorch.
         self.n_rows_ = 1
         self.draw_seed_: int | None = None
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **options: Any) -> Any:
+        """As skorch's, but who interrupts it gets no half-trained network for a trained one."""
+        self.notify("on_train_begin", X=X, y=y)
+        with suppress(_StoppedEarlyError):
+            self.fit_loop(X, y, **options)
+        self.notify("on_train_end", X=X, y=y)
+        return self
+
+    def notify(self, method_name: str, **options: Any) -> None:
+        try:
+            super().notify(method_name, **options)
+        except KeyboardInterrupt:
+            # So skorch's callbacks end a training, after an epoch; what comes at other times is from a person.
+            raise (_StoppedEarlyError if method_name == "on_epoch_end" else KeyboardInterrupt) from None
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
         if training:  # without the rows that are kept for validation
@@ -207,6 +229,38 @@ def accelerator_on(device: torch.device) -> Any:
     # One batch is split among the processes, so that their number does not change what is learned.
     loading = DataLoaderConfiguration(split_batches=True)
     return Accelerator(cpu=device.type == "cpu", dataloader_config=loading)
+
+
+def check_finite(data: Rows) -> None:
+    """That nothing was too large for single precision."""
+    for what, part in zip(("features", "targets"), data.parts, strict=False):
+        if not bool(torch.isfinite(part).all()):
+            raise InvalidInputError(
+                f"Expected {what} that single precision holds, up to about 1e38 (standardised, unless "
+                "standardize=False). Got larger ones. Divide them by a constant, or drop the outliers."
+            )
+
+
+@contextmanager
+def training_errors() -> Generator[None]:
+    """What torch raises while it trains, as an error of ours that says so."""
+    try:
+        with own_errors("The network could not be trained: "):
+            yield
+    except (RuntimeError, AttributeError, AssertionError) as error:
+        raise InvalidInputError(
+            f"The network could not be trained: {error}. Check that module, loss and optimizer fit together: the loss "
+            "is called with (prediction, target), both of shape (n, k), and must return a tensor."
+        ) from error
+
+
+def check_weights(module: nn.Module, learning_rate: float) -> None:
+    """The loss is seen before a step, so the last step may still have gone astray."""
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
+        raise InvalidInputError(
+            f"The weights are not finite after training: the last steps were too large. Lower learning_rate (now "
+            f"{learning_rate:g}), or clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)])."
+        )
 
 
 def validation_split(fraction: float, seed: int) -> Any:
