@@ -12,41 +12,27 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsphere.datasets.images import (
-    load_cifar10,
-    load_cifar100,
-    load_image_folder,
-    load_mnist,
-    load_svhn,
-    resize_images,
-)
+from onsphere.datasets.image_sets import IMAGE_SETS, load_image_set, normalized_images
+from onsphere.datasets.images import load_cifar10
 from onsphere.datasets.uci import data_folder
 from onsphere.torch.features import features
 from onsphere.torch.networks import resnet20, resnet56
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"
 NETWORKS = {"ResNet-20": resnet20, "ResNet-56": resnet56}
-OOD = ("CIFAR-100", "Tiny ImageNet", "MNIST", "SVHN", "DTD")
-MEAN, STD = (torch.tensor(values).view(3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+OOD = IMAGE_SETS[1:]
 
 
 @cache
 def images(name):
-    pictures, labels = {
-        "train": lambda: load_cifar10("train"),
-        "test": lambda: load_cifar10("test"),
-        "CIFAR-100": lambda: load_cifar100("test"),
-        "Tiny ImageNet": lambda: load_image_folder(data_folder() / "tiny-imagenet-200" / "val"),
-        "MNIST": lambda: load_mnist("test"),
-        "SVHN": lambda: load_svhn("test"),
-        "DTD": lambda: load_image_folder(data_folder() / "dtd" / "images"),
-    }[name]()
-    return resize_images(pictures), labels
+    if name == "train":
+        return load_cifar10("train")
+    return load_image_set("CIFAR-10" if name == "test" else name)
 
 
 def normalised(pictures):
     """Pictures (n, 32, 32, 3) of bytes as the networks want them."""
-    return (torch.as_tensor(pictures).permute(0, 3, 1, 2) / 255 - MEAN) / STD
+    return normalized_images(torch.as_tensor(pictures).permute(0, 3, 1, 2))
 
 
 def _batch(rows):

@@ -138,7 +138,7 @@ def test_an_encoding_named_by_a_pickle_is_not_looked_up(tmp_path):
         pickle.dumps({b"data": np.zeros((2, 3072)), b"fine_labels": [1, 2]}, protocol=2),
         pickle.dumps({b"data": np.zeros((2, 3), dtype=np.uint8), b"fine_labels": [1, 2]}, protocol=2),
         pickle.dumps({b"data": np.zeros((2, 3072), dtype=np.uint8), b"fine_labels": [1]}, protocol=2),
-        pickle.dumps({b"data": np.zeros((2, 3072), dtype=np.uint8), b"fine_labels": ["a", "b"]}, protocol=2),
+        pickle.dumps({b"data": np.zeros((0, 3072), dtype=np.uint8), b"fine_labels": []}, protocol=4),
     ],
 )
 def test_a_broken_batch_is_named(tmp_path, content):
@@ -146,6 +146,18 @@ def test_a_broken_batch_is_named(tmp_path, content):
     with pytest.raises(InvalidInputError, match=r"as a CIFAR batch.*Download the file again") as caught:
         load_cifar100("test", folder=tmp_path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [10, -1, 1.5, np.nan, "a", None, [1]])
+def test_labels_of_a_batch_are_classes(tmp_path, pictures, wrong):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    labels = [[0]] * 3 + [wrong] if isinstance(wrong, list) else [0, 1, 2, wrong]
+    path = tmp_path / "cifar-10-batches-py" / "test_batch"
+    path.write_bytes(pickle.dumps(batch_of(pictures, labels=0) | {b"labels": labels}, protocol=2))
+    with pytest.raises(InvalidInputError, match=rf"{path} as labels that are whole numbers from 0 to 9"):
+        load_cifar10("test", folder=tmp_path)
+    cifar100_file(tmp_path, pickle.dumps(batch_of(pictures) | {b"fine_labels": [0, 1, 2, 99]}, protocol=2))
+    assert load_cifar100("test", folder=tmp_path)[1].max() == 99
 
 
 def test_a_batch_cut_anywhere_is_named(tmp_path, pictures):
@@ -193,6 +205,21 @@ def test_broken_idx_files_are_named(tmp_path):
         load_mnist("test", folder=tmp_path / str(number))
 
 
+@pytest.mark.parametrize("shape", [(0, 28, 28), (3, 0, 28), (3, 28, 0)])
+def test_idx_files_without_a_pixel_are_named(tmp_path, shape):
+    raw = write_mnist(tmp_path)
+    (raw / "t10k-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, *shape))
+    with pytest.raises(InvalidInputError, match=r"images-idx3-ubyte as an idx file .* with at least one value"):
+        load_mnist("test", folder=tmp_path)
+
+
+def test_labels_of_idx_files_are_digits(tmp_path):
+    raw = write_mnist(tmp_path)
+    (raw / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, 3) + bytes([0, 9, 10]))
+    with pytest.raises(InvalidInputError, match="labels-idx1-ubyte as labels that are whole numbers from 0 to 9"):
+        load_mnist("test", folder=tmp_path)
+
+
 # --- SVHN ---
 
 
@@ -221,6 +248,49 @@ def test_broken_mat_files_are_named(tmp_path, pictures):
         path.write_bytes(whole[:length])
         with pytest.raises(InvalidInputError, match=r"train_32x32\.mat as"):
             load_svhn(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([1, 2, 3, 11]),
+        np.array([1, 2, 3, -1]),
+        np.array([1, 2, 3, 0.5]),
+        np.array([1, 2, 3, np.nan]),
+        np.array(["a", "b", "c", "d"]),
+        np.array([1, "b", 3, 4], dtype=object),
+    ],
+)
+def test_labels_of_mat_files_are_digits(tmp_path, pictures, labels):
+    (tmp_path / "svhn").mkdir()
+    savemat(tmp_path / "svhn" / "test_32x32.mat", {"X": pictures.transpose(1, 2, 3, 0), "y": labels[:, None]})
+    with pytest.raises(InvalidInputError, match=r"test_32x32\.mat as labels that are whole numbers"):
+        load_svhn("test", folder=tmp_path)
+
+
+def test_mat_files_without_an_image_are_named(tmp_path):
+    (tmp_path / "svhn").mkdir()
+    savemat(tmp_path / "svhn" / "test_32x32.mat", {"X": np.zeros((0, 0, 3, 4), dtype=np.uint8), "y": np.ones((4, 1))})
+    with pytest.raises(InvalidInputError, match="X of uint8"):
+        load_svhn("test", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("load", "home"),
+    [
+        (load_cifar10, "https://www.cs.toronto.edu/~kriz/cifar.html"),
+        (load_cifar100, "https://www.cs.toronto.edu/~kriz/cifar.html"),
+        (load_mnist, "http://yann.lecun.com/exdb/mnist/"),
+        (load_svhn, "http://ufldl.stanford.edu/housenumbers/"),
+    ],
+)
+def test_a_missing_set_is_named_with_its_home(tmp_path, monkeypatch, load, home):
+    with pytest.raises(InvalidInputError, match=f"{home}.*put it in {tmp_path}") as caught:
+        load(folder=tmp_path)
+    assert "ONSPHERE_DATA" not in str(caught.value)
+    monkeypatch.setenv("ONSPHERE_DATA", str(tmp_path))
+    with pytest.raises(InvalidInputError, match=f"{home}.*point ONSPHERE_DATA at"):
+        load()
 
 
 # --- folders ---

@@ -76,7 +76,8 @@ def test_missing_files_are_named(tmp_path):
     base = write(tmp_path, *pictures(4, 64, 64))
     (base / "splits.npz").unlink()
     with pytest.raises(
-        InvalidInputError, match=r"splits\.npz\. Got no such file\. Download splits\.mat or splits\.npz"
+        InvalidInputError,
+        match=r"splits\.npz\. Got no such file\. .*splits\.mat or splits\.npz\).*silberman.* in /",
     ):
         load_nyu(folder=tmp_path)
 
@@ -103,6 +104,7 @@ def test_broken_files_are_named(tmp_path):
         (np.zeros((4, 3, 8, 8), dtype=np.uint8), np.zeros((3, 8, 8))),
         (np.zeros((4, 1, 8, 8), dtype=np.uint8), np.zeros((4, 8, 8))),
         (np.zeros((4, 3, 8, 8), dtype=np.uint8), np.zeros((4, 8))),
+        (np.zeros((4, 3, 0, 8), dtype=np.uint8), np.zeros((4, 0, 8))),
         (None, np.zeros((4, 8, 8))),
     ],
 )
@@ -118,12 +120,31 @@ def test_arrays_that_do_not_fit_are_named(tmp_path, images, depths):
         load_nyu(folder=tmp_path)
 
 
-def test_depths_that_are_not_finite_are_named(tmp_path):
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 0.0, -1.0])
+def test_depths_that_are_not_finite_or_not_positive_are_named(tmp_path, wrong):
     images, depths = pictures(4, 64, 64)
-    depths[3, 0, 0] = np.nan
+    depths[3, 0, 0] = wrong
     write(tmp_path, images, depths)
-    with pytest.raises(InvalidInputError, match=r"as finite depths\. Got 1 that are not"):
+    with pytest.raises(InvalidInputError, match=r"as depths that are finite and above 0\. Got 1 that are not"):
         load_nyu(folder=tmp_path)
+    assert len(load_nyu("test", folder=tmp_path)[1]) == 2  # where it is not used
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8", ">f8", np.longdouble])
+def test_floats_of_every_kind_are_read(tmp_path, dtype):
+    images, depths = pictures(4, 32, 32)
+    write(tmp_path, images, depths)
+    wanted = load_nyu(size=16, folder=tmp_path)[1]
+    write(tmp_path, images, depths.astype(dtype))
+    np.testing.assert_allclose(load_nyu(size=16, folder=tmp_path)[1], wanted, rtol=2e-3)
+
+
+def test_a_page_in_place_of_the_split_is_named(tmp_path):
+    base = write(tmp_path, *pictures(4, 64, 64))
+    (base / "splits.npz").write_text("<!DOCTYPE html>")
+    with pytest.raises(InvalidInputError, match=r"splits\.npz as .*a file of another kind") as caught:
+        load_nyu(folder=tmp_path)
+    assert "pickle" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

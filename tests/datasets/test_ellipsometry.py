@@ -61,13 +61,15 @@ def test_missing_and_broken_files_are_named(folder, name):
         whole[: len(whole) // 2],
         whole[:-2] if name.endswith("npz") else b"\xff" + whole,
         b"a,b\n1,2\n",
+        b"<!DOCTYPE html>",
     ):
         path.write_bytes(content)
         with pytest.raises(InvalidInputError, match=r"Make the file again") as caught:
             load_ellipsometry(folder=folder)
         assert str(path) in str(caught.value)
+        assert "pickle" not in str(caught.value)
     path.unlink()
-    with pytest.raises(InvalidInputError, match=r"Got no such file.*ANN-Spectroscopic-Ellipsometry"):
+    with pytest.raises(InvalidInputError, match=rf"Got no such file.*ANN-Spectroscopic-Ellipsometry.* in {folder}\."):
         load_ellipsometry(folder=folder)
 
 

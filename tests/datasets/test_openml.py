@@ -91,7 +91,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InvalidInputError, match="disk full"):
         fetch_uci("yacht", folder=tmp_path, fetch=giving(answer(308, 6, target=np.ones(308))))
     assert (tmp_path / "uci" / "yacht.csv").read_bytes() == before
     assert [file.name for file in (tmp_path / "uci").iterdir()] == ["yacht.csv"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tmm
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onsphere import InvalidInputError
@@ -196,6 +196,7 @@ def test_thick_absorbing_layers_do_not_overflow():
 @given(absorbers, st.floats(10, 85))
 def test_a_bare_substrate_gives_its_permittivity_back(index, angle):
     """The pseudo-dielectric function, in the convention n − ik of ellipsometry, inverts ρ."""
+    assume(abs(index - 1) > 1e-3)  # a substrate of air reflects nothing, so there is nothing to invert
     psi, delta = ellipsometric_angles(*stack_reflection([1.0, index], [], 500.0, angle))
     rho, theta = np.tan(np.radians(psi)) * np.exp(1j * np.radians(delta)), np.radians(angle)
     found = np.sin(theta) ** 2 * (1 + np.tan(theta) ** 2 * ((1 - rho) / (1 + rho)) ** 2)

@@ -30,6 +30,8 @@ def test_csv_is_read(base):
     (base / "imdb_train.csv").write_text('label,text\n1,"two\nlines, ""quoted"""\n0,é\n', encoding="utf-8")
     texts, labels = load_text("imdb", "train", folder=base.parent)
     assert texts == ['two\nlines, "quoted"', "é"]
+    (base / "yelp_test.csv").write_text("text,label\na,1\n", encoding="utf-8-sig")
+    assert load_text("yelp", folder=base.parent)[0] == ["a"]
     assert labels is not None
     assert labels.tolist() == [1, 0]
 
@@ -64,7 +66,7 @@ def test_the_folder_comes_from_the_environment(base, monkeypatch):
 
 
 def test_missing_files_and_bad_arguments_are_named(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"dbpedia_test\.parquet or \.csv\. Got no such file.*'dbpedia_14'"):
+    with pytest.raises(InvalidInputError, match=r"dbpedia_test\.parquet or \.csv\. Got no.*'dbpedia_14'.* in /"):
         load_text("dbpedia", folder=tmp_path)
     with pytest.raises(InvalidInputError, match="'name' parameter of load_text must be one of 'ag_news'"):
         load_text("news")
@@ -79,8 +81,12 @@ def test_missing_files_and_bad_arguments_are_named(tmp_path):
         (b"words,label\na,1\n", "with a column 'text'"),
         (b"text\n", "a text in every row"),
         (b"label,text\n1\n", "a text in every row"),
-        (b"text,label\na,b\n", "a whole number as label"),
-        (b"text,label\na\n", "a whole number as label"),
+        (b"text,label\na,b\n", "a whole number of at least 0 as label"),
+        (b"text,label\na\n", "a whole number of at least 0 as label"),
+        (b"text,label\na,-1\n", "a whole number of at least 0 as label"),
+        (b"text,label\na,1.5\n", "a whole number of at least 0 as label"),
+        (b"text,label\na,1,2\n", "as many columns as different names"),
+        (b"text,text\na,b\n", "as many columns as different names"),
         (b"text\n\xff\xfe\n", "a CSV file in UTF-8"),
         (b'text\n"never closed\n', "a CSV file in UTF-8"),
     ],
@@ -98,9 +104,12 @@ def test_broken_csv_files_are_named(base, content, message):
         ({"text": [1]}, "a text in every row"),
         ({"text": ["a", None]}, "a text in every row"),
         ({"text": pa.array([], pa.string())}, "a text in every row"),
-        ({"text": ["a"], "label": ["b"]}, "a whole number as label"),
-        ({"text": ["a", "b"], "label": [1, None]}, "a whole number as label"),
-        ({"text": ["a"], "label": [float("inf")]}, "a whole number as label"),
+        ({"text": ["a"], "label": ["b"]}, "a whole number of at least 0 as label"),
+        ({"text": ["a", "b"], "label": [1, None]}, "a whole number of at least 0 as label"),
+        ({"text": ["a"], "label": [float("inf")]}, "a whole number"),
+        ({"text": ["a"], "label": [1.5]}, "a whole number"),
+        ({"text": ["a"], "label": [-1]}, "a whole number"),
+        ({"text": pa.array([b"\xff"]).view(pa.string())}, "with a column 'text'"),
     ],
 )
 def test_broken_tables_are_named(base, table, message):

@@ -2,6 +2,7 @@
 
 from onsphere.datasets.depth import load_nyu
 from onsphere.datasets.ellipsometry import EllipsometrySpectra, load_ellipsometry
+from onsphere.datasets.files import data_folder
 from onsphere.datasets.images import (
     load_cifar10,
     load_cifar100,
@@ -28,7 +29,7 @@ from onsphere.datasets.optics import (
 )
 from onsphere.datasets.synthetic import NOISE_KINDS, make_noise_1d, make_toy
 from onsphere.datasets.text import TEXT_NAMES, load_text
-from onsphere.datasets.uci import UCI_NAMES, data_folder, load_uci
+from onsphere.datasets.uci import UCI_NAMES, load_uci
 from onsphere.datasets.wafers import (
     WAFER_ANOMALIES,
     WAFER_KINDS,

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._validation import Floats
-from onsphere.datasets.uci import data_folder
+from onsphere.datasets.files import broken_file, data_root, existing_file, read_npz, where_to_get
 from onsphere.errors import InvalidInputError
 
 __all__ = ["EllipsometrySpectra", "load_ellipsometry"]
 
+_SOURCE = "the folder 'ellipsometry', with data of the repository ANN-Spectroscopic-Ellipsometry on GitHub,"
 _PARAMETERS = {
     "X (cm)": "x",
     "Y (cm)": "y",
@@ -31,6 +32,7 @@ _PARAMETERS = {
     "Eg": "gap",
     "Ep": "transition",
 }
+_SPECTRA, _FITTED = "spectra_ncs.npz", "fit_params_Surface_Layer.csv"
 _MATERIALS = {"silicon": "nk_Si_JAW.csv", "native_oxide": "nk_NTVE_JAW.csv", "void": "nk_Void.csv"}
 
 
@@ -80,9 +82,11 @@ def load_ellipsometry(*, folder: str | Path | None = None) -> EllipsometrySpectr
     -------
     EllipsometrySpectra
     """
-    base = Path(folder or data_folder()) / "ellipsometry"
-    ncs, energies, sample = _read_spectra(base / "spectra_ncs.npz")
-    fitted = _read_table(base / "fit_params_Surface_Layer.csv", list(_PARAMETERS), len(ncs))
+    base = data_root(folder) / "ellipsometry"
+    for file in (_SPECTRA, _FITTED, *_MATERIALS.values()):
+        existing_file(base / file, where_to_get(_SOURCE, folder))
+    ncs, energies, sample = _read_spectra(base / _SPECTRA)
+    fitted = _read_table(base / _FITTED, list(_PARAMETERS), len(ncs))
     tables = {
         name: _read_table(base / file, ["Wavelength (nm)", "n", "k"], len(energies))
         for name, file in _MATERIALS.items()
@@ -100,12 +104,9 @@ def load_ellipsometry(*, folder: str | Path | None = None) -> EllipsometrySpectr
 def _read_spectra(path: Path) -> tuple[Floats, Floats, NDArray[np.str_]]:
     expected = "an .npz file with ncs of shape (n, 3, w), energy_eV of shape (w,) and sample of shape (n,)"
     try:
-        with _existing(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
-            ncs, energies, sample = content["ncs"], content["energy_eV"], content["sample"]
-    except InvalidInputError:
-        raise
+        ncs, energies, sample = read_npz(path, "ncs", "energy_eV", "sample")
     except Exception as error:  # numpy and zipfile raise many kinds
-        raise _broken(path, expected, f"{type(error).__name__}: {error}") from None
+        raise _broken(path, expected, error) from None
     fits = ncs.ndim == 3 and ncs.shape[1:] == (3, *energies.shape) and sample.shape == ncs.shape[:1]
     if not fits or ncs.dtype.kind != "f" or energies.dtype.kind != "f" or sample.dtype.kind != "U":
         got = f"ncs {ncs.dtype} {ncs.shape}, energy_eV {energies.dtype} {energies.shape}, sample {sample.shape}"
@@ -117,28 +118,17 @@ def _read_table(path: Path, columns: list[str], n_rows: int) -> dict[str, Floats
     """Columns of a CSV file by the names in its first line."""
     expected = f"a CSV file with the columns {', '.join(columns)} and {n_rows} rows of finite numbers"
     try:
-        names, *rows = _existing(path).read_text(encoding="utf-8").splitlines() or [""]
+        names, *rows = path.read_text(encoding="utf-8-sig").splitlines() or [""]
         order = [names.split(",").index(name) for name in columns]
         if len(rows) != n_rows:
             raise ValueError(f"{len(rows)} rows")
         values = np.loadtxt(rows, delimiter=",", ndmin=2, usecols=order)
         if not np.isfinite(values).all():
             raise ValueError("values that are not finite")
-    except InvalidInputError:
-        raise
     except ValueError as error:  # also a missing column, a word among numbers, bytes that are no text
         raise _broken(path, expected, str(error)) from None
     return dict(zip(columns, values.T, strict=True))
 
 
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise InvalidInputError(
-            f"Expected {path}. Got no such file. It holds data of the repository ANN-Spectroscopic-Ellipsometry on "
-            "GitHub; put it there, or point ONSPHERE_DATA at the folder that holds 'ellipsometry'."
-        )
-    return path
-
-
-def _broken(path: Path, expected: str, got: str) -> InvalidInputError:
-    return InvalidInputError(f"Expected {path} as {expected}. Got {got}. Make the file again from its source.")
+def _broken(path: Path, expected: str, got: object) -> InvalidInputError:
+    return broken_file(path, expected, got, advice="Make the file again from its source.")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._validation import check_number, check_option, missing_extra
-from onsphere.datasets.uci import data_folder
+from onsphere.datasets.files import broken_file, data_root, existing_file, missing_file, where_to_get
 from onsphere.errors import InvalidInputError
 
 __all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_mnist", "load_svhn", "resize_images"]
@@ -25,6 +25,9 @@ Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 _SPLITS = ("train", "test")
+_TORONTO = "from the University of Toronto (https://www.cs.toronto.edu/~kriz/cifar.html), unpacked,"
+_MNIST = "MNIST from Yann LeCun's site (http://yann.lecun.com/exdb/mnist/), unpacked in 'MNIST/raw',"
+_SVHN = "format 2 of SVHN from Stanford University (http://ufldl.stanford.edu/housenumbers/), in a folder 'svhn',"
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm"}
 
 
@@ -44,7 +47,8 @@ def load_cifar10(split: str = "train", *, folder: str | Path | None = None) -> t
     """
     check_option("load_cifar10", "split", split, _SPLITS)
     names = [f"data_batch_{number}" for number in range(1, 6)] if split == "train" else ["test_batch"]
-    parts = [_read_cifar(_root(folder) / "cifar-10-batches-py" / name, b"labels") for name in names]
+    base, advice = data_root(folder) / "cifar-10-batches-py", where_to_get(f"CIFAR-10 {_TORONTO}", folder)
+    parts = [_read_cifar(existing_file(base / name, advice), b"labels", 10) for name in names]
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
@@ -54,7 +58,8 @@ def load_cifar100(split: str = "train", *, folder: str | Path | None = None) -> 
     Parameters and returns are those of `load_cifar10`.
     """
     check_option("load_cifar100", "split", split, _SPLITS)
-    return _read_cifar(_root(folder) / "cifar-100-python" / split, b"fine_labels")
+    path = existing_file(data_root(folder) / "cifar-100-python" / split, where_to_get(f"CIFAR-100 {_TORONTO}", folder))
+    return _read_cifar(path, b"fine_labels", 100)
 
 
 def load_mnist(split: str = "train", *, folder: str | Path | None = None) -> tuple[Images, Labels]:
@@ -72,16 +77,17 @@ def load_mnist(split: str = "train", *, folder: str | Path | None = None) -> tup
     labels : int64 array of shape (n,)
     """
     check_option("load_mnist", "split", split, _SPLITS)
-    base = _root(folder) / "MNIST" / "raw"
+    base, advice = data_root(folder) / "MNIST" / "raw", where_to_get(_MNIST, folder)
     prefix = "train" if split == "train" else "t10k"
-    pixels = _read_idx(base / f"{prefix}-images-idx3-ubyte", 3)
-    labels = _read_idx(base / f"{prefix}-labels-idx1-ubyte", 1)
+    pixels = _read_idx(existing_file(base / f"{prefix}-images-idx3-ubyte", advice), 3)
+    path = existing_file(base / f"{prefix}-labels-idx1-ubyte", advice)
+    labels = _labels(path, _read_idx(path, 1), 10)
     if len(pixels) != len(labels):
         raise InvalidInputError(
             f"Expected as many labels as images in {base}. Got {len(pixels)} images and {len(labels)} labels. "
             "Download both files again."
         )
-    return np.repeat(pixels[..., None], 3, axis=3), labels.astype(np.int64)
+    return np.repeat(pixels[..., None], 3, axis=3), labels
 
 
 def load_svhn(split: str = "train", *, folder: str | Path | None = None) -> tuple[Images, Labels]:
@@ -92,16 +98,16 @@ def load_svhn(split: str = "train", *, folder: str | Path | None = None) -> tupl
     from scipy.io import loadmat
 
     check_option("load_svhn", "split", split, _SPLITS)
-    path = _existing(_root(folder) / "svhn" / f"{split}_32x32.mat")
+    path = existing_file(data_root(folder) / "svhn" / f"{split}_32x32.mat", where_to_get(_SVHN, folder))
     try:
         content = loadmat(path, variable_names=["X", "y"])
         pixels, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
     except Exception as error:  # scipy raises whatever its parser stumbled over
-        raise _broken(path, "a MATLAB file with the arrays X and y", f"{type(error).__name__}: {error}") from None
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[2:] != (3, len(labels)):
+        raise broken_file(path, "a MATLAB file with the arrays X and y", error) from None
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or 0 in pixels.shape or pixels.shape[2:] != (3, len(labels)):
         got = f"X of {pixels.dtype} and shape {pixels.shape}, and {len(labels)} label(s)"
-        raise _broken(path, "X of uint8 and shape (32, 32, 3, n) with n labels", got)
-    return np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), labels.astype(np.int64) % 10
+        raise broken_file(path, "X of uint8 and shape (32, 32, 3, n) with n labels", got)
+    return np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), _labels(path, labels, 11) % 10
 
 
 def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labels]:
@@ -120,7 +126,9 @@ def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labe
     """
     check_number("load_image_folder", "size", size, above=1, closed="left", whole=True)
     image_module = _pillow("load_image_folder")
-    root = _existing(Path(path))
+    root = Path(path)
+    if not root.exists():
+        raise missing_file(root, "Give the path of a folder with one folder of images per class.")
     folders = sorted(child for child in root.iterdir() if child.is_dir()) if root.is_dir() else []
     images: list[Images] = []
     labels: list[int] = []
@@ -130,7 +138,7 @@ def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labe
                 with image_module.open(file) as opened:
                     images.append(_pixels(opened, size))
             except Exception as error:  # as many kinds as there are formats
-                raise _broken(file, "an image", f"{type(error).__name__}: {error}") from None
+                raise broken_file(file, "an image", error) from None
             labels.append(label)
     if not images:
         raise InvalidInputError(
@@ -173,21 +181,11 @@ def resize_images(images: Images, size: int = 32) -> Images:
     return result
 
 
-def _root(folder: str | Path | None) -> Path:
-    return Path(folder or data_folder())
-
-
-def _existing(path: Path) -> Path:
-    if not path.exists():
-        raise InvalidInputError(
-            f"Expected {path}. Got no such file. Download the set and unpack it there, or point ONSPHERE_DATA at the "
-            "folder that holds it."
-        )
-    return path
-
-
-def _broken(path: Path, expected: str, got: str) -> InvalidInputError:
-    return InvalidInputError(f"Expected {path} as {expected}. Got {got}. Download the file again.")
+def _labels(path: Path, given: NDArray[Any], n_classes: int) -> Labels:
+    """Labels of any kind of number as int64, where each is one of the classes."""
+    if given.ndim != 1 or given.dtype.kind not in "iuf" or not np.isin(given, np.arange(n_classes)).all():
+        raise broken_file(path, f"labels that are whole numbers from 0 to {n_classes - 1}", "others")
+    return given.astype(np.int64)
 
 
 def _pillow(what: str) -> Any:
@@ -210,31 +208,33 @@ def _pixels(image: Any, size: int) -> Images:
 
 def _read_idx(path: Path, n_dimensions: int) -> NDArray[np.uint8]:
     """An idx file of bytes: 0, 0, the type 8, the number of dimensions, their sizes, then the values."""
-    content = _existing(path).read_bytes()
+    content = path.read_bytes()
     n_header = 4 + 4 * n_dimensions
     if len(content) < n_header or content[:4] != bytes([0, 0, 8, n_dimensions]):
         expected = f"an idx file of bytes with {n_dimensions} dimension(s)"
-        raise _broken(path, expected, f"{len(content)} byte(s) that start with {content[:4].hex()!r}")
+        raise broken_file(path, expected, f"{len(content)} byte(s) that start with {content[:4].hex()!r}")
     shape = struct.unpack(f">{n_dimensions}I", content[4:n_header])
     n_values = len(content) - n_header
-    if n_values != np.prod(shape, dtype=object):
-        raise _broken(path, f"an idx file of shape {shape}", f"{n_values} value(s)")
+    if n_values == 0 or n_values != np.prod(shape, dtype=object):
+        raise broken_file(path, f"an idx file of shape {shape} with at least one value", f"{n_values} value(s)")
     return np.frombuffer(content, dtype=np.uint8, offset=n_header).reshape(shape)
 
 
 # --- CIFAR ---
 
 
-def _read_cifar(path: Path, label_key: bytes) -> tuple[Images, Labels]:
+def _read_cifar(path: Path, label_key: bytes, n_classes: int) -> tuple[Images, Labels]:
     expected = f"a CIFAR batch: a pickle of a dict with b'data' and {label_key!r}"
-    with _existing(path).open("rb") as file:
+    with path.open("rb") as file:
         try:
             content = _BatchUnpickler(file, encoding="bytes").load()
-            pixels, labels = content[b"data"].to_numpy(), np.array(content[label_key], dtype=np.int64)
+            pixels, labels = content[b"data"].to_numpy(), np.asarray(content[label_key])
+            if len(labels) == 0:
+                raise ValueError("no image")
             images = pixels.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1)
         except Exception as error:  # a broken pickle can raise anything
-            raise _broken(path, expected, f"{type(error).__name__}: {error}") from None
-    return np.ascontiguousarray(images), labels
+            raise broken_file(path, expected, error) from None
+    return np.ascontiguousarray(images), _labels(path, labels, n_classes)
 
 
 class _ArrayRecord:

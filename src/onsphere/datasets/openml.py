@@ -6,8 +6,6 @@ comes is therefore checked against the published sizes before it is written.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._validation import check_option
-from onsphere.datasets.uci import UCI_NAMES, data_folder
+from onsphere.datasets.files import data_root
+from onsphere.datasets.uci import UCI_NAMES, UCI_SHAPES
 from onsphere.errors import InvalidInputError
+from onsphere.writing import whole_file
 
 __all__ = ["fetch_uci"]
 
@@ -25,15 +25,14 @@ __all__ = ["fetch_uci"]
 class _Source(NamedTuple):
     data_id: int
     target: str
-    shape: tuple[int, int]
 
 
 _SOURCES = {
-    "concrete": _Source(44959, "strength", (1030, 8)),
-    "energy": _Source(44960, "heating_load", (768, 8)),
-    "kin8nm": _Source(44980, "y", (8192, 8)),
-    "wine": _Source(44972, "quality", (1599, 11)),
-    "yacht": _Source(42370, "Residuary.resistance", (308, 6)),
+    "concrete": _Source(44959, "strength"),
+    "energy": _Source(44960, "heating_load"),
+    "kin8nm": _Source(44980, "y"),
+    "wine": _Source(44972, "quality"),
+    "yacht": _Source(42370, "Residuary.resistance"),
 }
 # A second target of the energy set, which would give the first away.
 _NOT_FEATURES = {"cooling_load"}
@@ -60,8 +59,8 @@ def fetch_uci(name: str, *, folder: str | Path | None = None, fetch: Callable[..
     if name not in _SOURCES:
         raise InvalidInputError(
             f"Expected a set that OpenML has, one of {', '.join(_SOURCES)}. Got {name!r}. Download 'Combined Cycle "
-            "Power Plant' from the UCI Machine Learning Repository and save its first sheet as "
-            f"{_path(folder, name)}, the column PE renamed to y."
+            "Power Plant' from the UCI Machine Learning Repository (https://archive.ics.uci.edu) and save its "
+            f"first sheet as {_path(folder, name)}, the column PE renamed to y."
         )
     source = _SOURCES[name]
     if fetch is None:
@@ -78,7 +77,7 @@ def fetch_uci(name: str, *, folder: str | Path | None = None, fetch: Callable[..
 
 
 def _path(folder: str | Path | None, name: str) -> Path:
-    return Path(folder or data_folder()) / "uci" / f"{name}.csv"
+    return data_root(folder) / "uci" / f"{name}.csv"
 
 
 def _table(name: str, source: _Source, bunch: Any) -> NDArray[np.float64]:
@@ -90,7 +89,7 @@ def _table(name: str, source: _Source, bunch: Any) -> NDArray[np.float64]:
     except (TypeError, ValueError) as error:
         raise _unexpected(name, source, str(error)) from None
     words = sorted(set(bunch.categories) & {bunch.feature_names[index] for index in keep})
-    if words or features.shape != source.shape or len(target) != len(features):
+    if words or features.shape != UCI_SHAPES[name] or len(target) != len(features):
         raise _unexpected(name, source, f"shape {features.shape}, {len(target)} targets and classes in {words}")
     table = np.column_stack([features, target])
     if not np.isfinite(table).all():
@@ -100,21 +99,13 @@ def _table(name: str, source: _Source, bunch: Any) -> NDArray[np.float64]:
 
 def _unexpected(name: str, source: _Source, got: str) -> InvalidInputError:
     return InvalidInputError(
-        f"Expected set {source.data_id} of OpenML as {name!r}: numbers of shape {source.shape} with the target "
+        f"Expected set {source.data_id} of OpenML as {name!r}: numbers of shape {UCI_SHAPES[name]} with the target "
         f"{source.target!r}. Got {got}. OpenML has changed it; export the set by hand."
     )
 
 
 def _write(path: Path, table: NDArray[np.float64]) -> Path:
-    """Under another name first, so that no reader ever meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     names = [*(f"x{number}" for number in range(1, table.shape[1])), "y"]
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            np.savetxt(file, table, fmt="%.17g", delimiter=",", header=",".join(names), comments="")
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(path, folders=True) as part:
+        np.savetxt(part, table, fmt="%.17g", delimiter=",", header=",".join(names), comments="", encoding="utf-8")
     return path

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._validation import check_option, missing_extra
-from onsphere.datasets.uci import data_folder
+from onsphere.datasets.files import broken_file, data_root, missing_file, where_to_get
 from onsphere.errors import InvalidInputError
 
 __all__ = ["TEXT_NAMES", "load_text"]
@@ -47,29 +47,37 @@ def load_text(
     """
     check_option("load_text", "name", name, TEXT_NAMES)
     check_option("load_text", "split", split, ("train", "test"))
-    path = _found(Path(folder or data_folder()) / "text", name, split)
+    path = _found(folder, name, split)
     texts, labels = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     if not texts or not all(isinstance(text, str) for text in texts):
         raise _broken(path, "a text in every row", f"{len(texts)} rows, not all of them texts")
     if labels is None:
         return texts, None
     try:
-        return texts, np.array([int(label) for label in labels], dtype=np.int64)
+        return texts, np.array([_label(label) for label in labels], dtype=np.int64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _broken(path, "a whole number as label in every row", str(error)) from None
+        raise _broken(path, "a whole number of at least 0 as label in every row", str(error)) from None
 
 
-def _found(base: Path, name: str, split: str) -> Path:
+def _label(given: Any) -> int:
+    number = int(given)
+    if number < 0 or number != float(given):
+        raise ValueError(f"the label {given}")
+    return number
+
+
+def _found(folder: str | Path | None, name: str, split: str) -> Path:
+    base = data_root(folder) / "text"
     stems = [f"{name}_{split}", f"{name}_{split}_subset", *([f"{name}_5k"] if split == "test" else [])]
     for stem in stems:
         for ending in (".parquet", ".csv"):
             if (base / f"{stem}{ending}").is_file():
                 return base / f"{stem}{ending}"
-    raise InvalidInputError(
-        f"Expected {base / stems[0]}.parquet or .csv. Got no such file. Save the split {split!r} of {_SOURCES[name]!r} "
-        "from the Hugging Face hub there with the columns 'text' and 'label', or point ONSPHERE_DATA at the folder "
-        "that holds 'text'."
+    source = (
+        f"the split {split!r} of {_SOURCES[name]!r} from the Hugging Face hub "
+        f"(https://huggingface.co/datasets/{_SOURCES[name]}), with the columns 'text' and 'label',"
     )
+    raise missing_file(f"{base / stems[0]}.parquet or .csv", where_to_get(source, folder))
 
 
 def _read_parquet(path: Path) -> tuple[list[Any], list[Any] | None]:
@@ -82,22 +90,24 @@ def _read_parquet(path: Path) -> tuple[list[Any], list[Any] | None]:
         table: Any = read_table(path)
         labels = table["label"].to_pylist() if "label" in table.column_names else None
         return table["text"].to_pylist(), labels
-    except (ArrowException, OSError, KeyError) as error:
-        raise _broken(path, "a Parquet file with a column 'text'", f"{type(error).__name__}: {error}") from None
+    except (ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        raise _broken(path, "a Parquet file with a column 'text'", error) from None
 
 
 def _read_csv(path: Path) -> tuple[list[Any], list[Any] | None]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, strict=True)
             names = rows.fieldnames or []
             table = list(rows)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise _broken(path, "a CSV file in UTF-8", f"{type(error).__name__}: {error}") from None
+        raise _broken(path, "a CSV file in UTF-8", error) from None
     if "text" not in names:
         raise _broken(path, "a CSV file with a column 'text'", f"the columns {list(names)}")
+    if len(set(names)) != len(names) or any(None in row for row in table):
+        raise _broken(path, "a CSV file with as many columns as different names", f"the columns {list(names)}")
     return [row["text"] for row in table], [row["label"] for row in table] if "label" in names else None
 
 
-def _broken(path: Path, expected: str, got: str) -> InvalidInputError:
-    return InvalidInputError(f"Expected {path} as {expected}. Got {got}. Download or write the file again.")
+def _broken(path: Path, expected: str, got: object) -> InvalidInputError:
+    return broken_file(path, expected, got, advice="Download or write the file again.")

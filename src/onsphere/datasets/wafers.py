@@ -35,9 +35,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 
-from onsphere._validation import Floats, bad_parameter, check_number, check_option
+from onsphere._validation import Floats, bad_parameter, check_number, check_option, random_generator
 from onsphere.datasets.materials import silica_index, silicon_index, silicon_nitride_index
 from onsphere.datasets.optics import angles_from_ncs, ellipsometric_ncs, maxwell_garnett, stack_reflection
 
@@ -147,7 +146,7 @@ def wafer_benchmark(random_state: int | np.random.RandomState | None = 0) -> Waf
     >>> train.spectra.shape, test.radii.shape
     ((1375, 400), (4596, 25))
     """
-    random = check_random_state(random_state)
+    random = random_generator("wafer_benchmark", random_state)
     train = make_wafers(1375, random_state=random)
     calibration = _renumbered(make_wafers(500, random_state=random), first=1376)
     counts = {"normal": 3000, "drift": 896, **dict.fromkeys(WAFER_ANOMALIES, 100)}
@@ -197,7 +196,7 @@ def make_wafers(
     check_number("make_wafers", "n_samples", n_samples, above=1, closed="left", whole=True)
     check_option("make_wafers", "kind", kind, WAFER_KINDS)
     check_number("make_wafers", "noise", noise, above=0, closed="left")
-    random = check_random_state(random_state)
+    random = random_generator("make_wafers", random_state)
     severity = np.linspace(0.0, 1.0, n_samples) if kind == "drift" else np.zeros(n_samples)
     settings = _settings(random, n_samples, kind)
     profile = _profiles(random, n_samples) + severity[:, None] * (6.0 + 2.0 * _bump(0.35, 0.13))
