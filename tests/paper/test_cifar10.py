@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 
 from onsphere import InvalidInputError
-from onsphere.paper import cifar10, reproduce
+from onsphere.paper import cifar10, cifar10_learners, reproduce
 
 QUICK = {key: value for key, value in cifar10.PRESETS["quick"].items() if key != "n_seeds"}
 TINY = QUICK | {"n_images": 150, "n_known": 60, "n_test": 20, "n_passes": 2}
@@ -164,9 +164,9 @@ def test_crops_are_windows_of_the_padded_image_and_half_of_them_mirrored():
             window = padded[:, top : top + 8, left : left + 8]
             windows[window.numpy().tobytes()] = False
             windows[window.flip(2).numpy().tobytes()] = True
-    drawn = [windows[image.numpy().tobytes()] for image in cifar10.cropped_and_flipped(pixels)]
+    drawn = [windows[image.numpy().tobytes()] for image in cifar10_learners.cropped_and_flipped(pixels)]
     assert 60 < sum(drawn) < 140  # 100 ± 5.7 standard deviations
-    assert len({image.numpy().tobytes() for image in cifar10.cropped_and_flipped(pixels)}) > 50
+    assert len({image.numpy().tobytes() for image in cifar10_learners.cropped_and_flipped(pixels)}) > 50
 
 
 def test_an_epoch_mixes_as_it_is_asked_to():
@@ -175,7 +175,7 @@ def test_an_epoch_mixes_as_it_is_asked_to():
     for mixing in cifar10.MIXINGS:
         torch.manual_seed(0)
         stem = torch.nn.Sequential()
-        maps, soft = cifar10.an_epoch_of(TINY, mixing, stem, pixels["train"], labels["train"], "cpu")
+        maps, soft = cifar10_learners.an_epoch_of(TINY, mixing, stem, pixels["train"], labels["train"], "cpu")
         assert maps.shape == (150, 3, 16, 16)
         torch.testing.assert_close(soft.sum(dim=1), torch.ones(150))
         n_classes_per_row[mixing] = (soft > 0).sum(dim=1)
@@ -216,7 +216,7 @@ def files(tmp_path):
             Image.fromarray(picture).save(folder / f"{index}.png")
     (tmp_path / "weights").mkdir()
     torch.manual_seed(5)
-    save_file(cifar10.NETWORKS["tiny"](10).state_dict(), tmp_path / "weights" / "tiny.safetensors")
+    save_file(cifar10_learners.NETWORKS["tiny"](10).state_dict(), tmp_path / "weights" / "tiny.safetensors")
     return tmp_path
 
 
@@ -243,9 +243,9 @@ def test_each_set_is_cut_to_what_is_asked_for(files):
 
 def test_all_comes_from_the_file_but_the_last_layer(files):
     torch.manual_seed(5)
-    given = cifar10.NETWORKS["tiny"](10)
+    given = cifar10_learners.NETWORKS["tiny"](10)
     torch.manual_seed(6)
-    stem, learners = cifar10.begin(REAL, 10, files, "cpu")
+    stem, learners = cifar10_learners.begin(REAL, 10, files, "cpu")
     torch.testing.assert_close(stem[0][0].weight, given.conv1.weight)
     tail = learners["softmax 0"].network
     torch.testing.assert_close(stem[1][0].conv2.weight, given.layer1[0].conv2.weight)
@@ -258,10 +258,10 @@ def test_all_comes_from_the_file_but_the_last_layer(files):
 
 def test_only_what_lies_behind_the_stem_is_trained(files):
     torch.manual_seed(0)
-    stem, learners = cifar10.begin(REAL, 10, files, "cpu")
+    stem, learners = cifar10_learners.begin(REAL, 10, files, "cpu")
     before = {name: value.clone() for name, value in stem.state_dict().items()}
     pictures, labels = cifar10.load(REAL, 0, files)
-    maps, soft = cifar10.an_epoch_of(REAL, "none", stem, pictures["train"], labels["train"], "cpu")
+    maps, soft = cifar10_learners.an_epoch_of(REAL, "none", stem, pictures["train"], labels["train"], "cpu")
     for learner in learners.values():
         weight = next(learner.network.parameters()).clone()
         learner.train(maps, soft, 20)
@@ -274,12 +274,27 @@ def test_only_what_lies_behind_the_stem_is_trained(files):
 def test_missing_sets_and_weights_are_named(tmp_path, files):
     with pytest.raises(InvalidInputError, match=r"cifar-10-batches-py.data_batch_1. Got no such file"):
         cifar10.measure(REAL, 0, data=tmp_path / "nowhere", device="cpu", report=quiet)
-    with pytest.raises(InvalidInputError, match=r"weights.none\.safetensors.*Put them there"):
+    with pytest.raises(InvalidInputError, match=r"weights.none\.safetensors.*layer1.*Put them there"):
         cifar10.measure(REAL | {"weights": "none"}, 0, data=files, device="cpu", report=quiet)
 
 
+def test_cut_and_foreign_weights_are_named(files):
+    path = files / "weights" / "tiny.safetensors"
+    whole = path.read_bytes()
+    for length in (0, 5, 200, len(whole) - 9):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InvalidInputError, match=rf"Expected {path} as the weights.*Got SafetensorError"):
+            cifar10_learners.start(REAL, 10, files)
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(
+        InvalidInputError, match=rf"Expected {path} as the weights.*Got tensors of other names"
+    ) as found:
+        cifar10_learners.start(REAL, 10, files)
+    assert "\n" not in str(found.value)
+
+
 def test_squared_error_of_a_perfect_softmax_is_zero_and_of_an_even_one_known():
-    loss = cifar10.SquaredError()
+    loss = cifar10_learners.SquaredError()
     assert float(loss(torch.tensor([[100.0, 0.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(0, abs=1e-12)
     assert float(loss(torch.zeros(1, 4), torch.eye(4)[:1])) == pytest.approx(0.75**2 + 3 * 0.25**2)
 
@@ -288,7 +303,7 @@ def test_paper_preset_is_the_papers_protocol():
     paper = cifar10.PRESETS["paper"]
     assert (paper["network"], paper["n_epochs"], paper["batch_size"], paper["n_seeds"]) == ("resnet18", 100, 64, 5)
     assert (paper["learning_rate"], paper["decay_at"], paper["n_images"]) == (0.1, [30, 60, 90], 50000)
-    _, learners = cifar10.begin(paper | {"network": "tiny", "n_members": 1}, 10, None, "cpu")
+    _, learners = cifar10_learners.begin(paper | {"network": "tiny", "n_members": 1}, 10, None, "cpu")
     options = learners["hcm"].optimizer.param_groups[0]
     assert (options["momentum"], options["weight_decay"], learners["hcm"].loss.preset) == (0.9, 1e-4, "cifar10")
     for preset in cifar10.PRESETS.values():

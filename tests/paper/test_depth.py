@@ -9,7 +9,7 @@ import torch
 
 from onsphere import InvalidInputError
 from onsphere.calibration import Calibration
-from onsphere.paper import depth, reproduce
+from onsphere.paper import depth, depth_methods, reproduce
 from onsphere.paper.error_tables import METRICS, RIVALS, VARIANTS, calibrated_metrics
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
@@ -149,7 +149,7 @@ def answered():
 
 
 def test_hcm_takes_the_map_as_one_vector(answered):
-    value, uncertainty, (output,), loss, y = answered(depth._hcm)
+    value, uncertainty, (output,), loss, y = answered(depth_methods.hcm)
     length = output.direction.norm(dim=1)
     np.testing.assert_allclose(value, output.magnitude[:, None] * output.direction, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(uncertainty, output.magnitude.abs() * (length - 1).abs(), rtol=1e-4)
@@ -160,7 +160,7 @@ def test_hcm_takes_the_map_as_one_vector(answered):
 
 
 def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
-    value, uncertainty, (output,), _, y = answered(depth._hcm_lift)
+    value, uncertainty, (output,), _, y = answered(depth_methods.hcm_lift)
     scale, center = y.double().std(correction=0), y.double().mean()
     u = output.magnitude.abs() * (output.direction.norm(dim=-1) - 1).abs()
     a = (output.magnitude * output.direction[..., -1] - 3).abs()
@@ -169,7 +169,7 @@ def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
 
 
 def test_an_ensemble_answers_mean_and_spread(answered):
-    value, uncertainty, outputs, loss, y = answered(depth._ensemble)
+    value, uncertainty, outputs, loss, y = answered(depth_methods.ensemble)
     maps = torch.stack(outputs)[:, :, 0].flatten(2).double() * y.double().std() + y.double().mean()
     assert len(outputs) == TINY["n_members"]
     in_spreads = (maps[0] - y[:3].flatten(1)) / y.std()
@@ -179,7 +179,7 @@ def test_an_ensemble_answers_mean_and_spread(answered):
 
 
 def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
-    value, uncertainty, (output,), loss, y = answered(depth._evidential)
+    value, uncertainty, (output,), loss, y = answered(depth_methods.evidential)
     gamma, nu, alpha, beta = output.flatten(2).double().unbind(dim=1)
     nu, beta = (torch.nn.functional.softplus(each) + 1e-6 for each in (nu, beta))
     variance = beta / (nu * (torch.nn.functional.softplus(alpha) + 1e-6)) * y.double().var()
@@ -189,7 +189,7 @@ def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
 
 
 def test_dropout_answers_alike_when_asked_again_and_varies_within(answered):
-    first, again = answered(depth._dropout), answered(depth._dropout)
+    first, again = answered(depth_methods.dropout_passes), answered(depth_methods.dropout_passes)
     np.testing.assert_array_equal(first[0], again[0])
     assert (first[1] > 0).all()
 

@@ -63,7 +63,7 @@ def test_a_run_writes_table_facts_and_figures(fake, tmp_path):
     assert facts["command"] == "onsphere reproduce toy --preset quick --seeds 2"
     assert facts["settings"] == {"start": 1.0}
     assert facts["rows"] == result.rows
-    assert facts["claims"][1] == {"text": "It falls", "holds": False, "figures": "1 to 2"}
+    assert facts["claims"][1] == {"text": "It falls", "holds": False, "figures": "1 to 2", "ours": False}
     assert facts["figures"] == ["toy-scores.png"]
     assert facts["versions"]["torch"] == torch.__version__
     kept = [json.loads((result.folder / name).read_bytes()) for name in facts["runs"]]
@@ -102,11 +102,11 @@ def test_figures_are_not_left_open(fake, tmp_path):
         (1.0, [1.09, 1.09], "yes"),
         (1.0, [1.11, 1.11], "no"),
         (-1.0, [-0.95], "yes"),
-        (1.0, [1.0, 2.0], "yes"),
+        (1.0, [1.0, 2.0], "unclear"),
         (0.0, [0.1], "no"),
     ],
 )
-def test_agreement_is_ten_percent_or_two_deviations(paper, ours, agrees):
+def test_agreement_is_ten_percent_and_unclear_within_two_deviations(paper, ours, agrees):
     row = compared(paper, ours, method="HCM")
     assert row == {
         "method": "HCM",
@@ -115,6 +115,11 @@ def test_agreement_is_ten_percent_or_two_deviations(paper, ours, agrees):
         "± (seeds)": pytest.approx(np.std(ours)),
         "agrees?": agrees,
     }
+
+
+def test_agreement_within_so_many_points():
+    assert compared(90.0, [87.5], within=3.0)["agrees?"] == "yes"
+    assert compared(90.0, [86.5], within=3.0)["agrees?"] == "no"
 
 
 # --- what is kept ---
@@ -208,7 +213,7 @@ def test_a_full_disk_leaves_no_half_file_and_keeps_what_was_finished(fake, tmp_p
         return write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InvalidInputError, match=r"seed-1\.json\. Got: No space left on device\. What was finished"):
+    with pytest.raises(InvalidInputError, match=r"seed-1\.json\. Got: No space left on device\. Nothing there was"):
         reproduce("toy", out=tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["seed-0.json"]
     monkeypatch.undo()

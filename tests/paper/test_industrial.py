@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from onsphere import InvalidInputError
 from onsphere.datasets import WAFER_ANOMALIES, WAFER_KINDS
 from onsphere.paper import industrial, reproduce
 from onsphere.paper.error_tables import METRICS, RIVALS, VARIANTS
@@ -99,6 +100,19 @@ def test_the_same_seed_gives_the_same_figures_and_says_so_where_real_spectra_are
     assert "left out" in again["real"]["skipped"]
     assert "spectra_ncs.npz" in again["real"]["skipped"]
     assert industrial.tabulate([again])[-1] == {"metric": again["real"]["skipped"]}
+
+
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_other_presets_stop_where_real_spectra_are_missing_or_broken(tmp_path, preset):
+    def real(data):
+        return industrial._real(industrial.PRESETS[preset], 0, data, "cpu")
+
+    with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz\. Got no such file"):
+        real(tmp_path)
+    path = real_spectra(tmp_path) / "ellipsometry" / "spectra_ncs.npz"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz as"):
+        real(tmp_path)
 
 
 # --- settings ---

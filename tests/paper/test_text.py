@@ -64,6 +64,18 @@ def test_an_encoder_as_it_is_and_fine_tuned(tmp_path, encoder, fine_tune):
         assert run["accuracy"]["softmax"] > 0.5
 
 
+def test_a_fine_tuned_encoder_never_sees_many_texts_at_once(encoder, monkeypatch):
+    seen, forward = [], text.Encoder.forward
+    monkeypatch.setattr(text.Encoder, "forward", lambda self, texts: seen.append(len(texts)) or forward(self, texts))
+    texts = [f"word{number % 30}" for number in range(150)]
+    labels = np.arange(150) % 4
+    by_softmax, by_hcm = text.fine_tuned({"encoder": str(encoder)}, 0, texts, labels, "cpu")
+    found, uncertainty = by_hcm(texts)
+    assert found.shape == uncertainty.shape == by_softmax(texts)[2].shape == (150,)
+    assert max(seen) == 64
+    np.testing.assert_allclose(uncertainty[:30], uncertainty[120:], rtol=1e-4)
+
+
 def test_each_text_is_encoded_once(encoder):
     first = text.encoder_of(str(encoder), "cpu")
     vectors = first.vectors(["word1 word2", "word3", "word1 word2"])

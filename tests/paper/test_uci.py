@@ -174,11 +174,11 @@ def test_a_split_holds_every_row_once():
 
 
 def test_a_split_of_a_file(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(50, 3))
+    rows = np.random.default_rng(0).normal(size=(308, 7))
     (tmp_path / "uci").mkdir()
-    np.savetxt(tmp_path / "uci" / "yacht.csv", rows, delimiter=",", header="x1,x2,y", comments="")
+    np.savetxt(tmp_path / "uci" / "yacht.csv", rows, delimiter=",", header="x1,x2,x3,x4,x5,x6,y", comments="")
     split = tabular.split_rows("yacht", 0, data=tmp_path)
-    assert [len(y) for _, y in split[:3]] == [40, 5, 5]
+    assert [len(y) for _, y in split[:3]] == [246, 31, 31]
     assert split.spread == pytest.approx(split.train[1].std())
 
 

@@ -27,9 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._validation import bad_parameter, check_number, check_option, missing_extra
+from onsphere._validation import check_number, check_option, missing_extra
 from onsphere.datasets.uci import data_folder
 from onsphere.errors import InvalidInputError
+from onsphere.tables import markdown_table
+from onsphere.writing import whole_file
 
 __all__ = ["EXPERIMENTS", "PRESETS", "Claim", "Report", "Result", "compared", "reproduce"]
 
@@ -53,11 +55,12 @@ Report = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of the paper, whether it holds in these runs, and the figures that say so."""
+    """A conclusion of the paper, or of `ours` beyond it: whether it holds in these runs, and the figures for it."""
 
     text: str
     holds: bool
     figures: str
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,20 +157,18 @@ def load_experiment(name: str) -> Any:
 
 def chosen_device(device: str) -> str:
     """The device that a name means here."""
-    import torch
+    from onsphere.torch.devices import checked_device
 
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return str(torch.empty(0, device=device).device)
-    except (RuntimeError, TypeError, AssertionError):
-        raise bad_parameter("reproduce", "device", "'auto' or a device that torch finds here", device) from None
+    return str(checked_device("reproduce", device))
 
 
-def compared(paper: float | None, ours: Sequence[float], **columns: Any) -> dict[str, Any]:
+def compared(
+    paper: float | None, ours: Sequence[float], *, within: float | None = None, **columns: Any
+) -> dict[str, Any]:
     """A row of a table: the paper's figure beside ours, mean and standard deviation over seeds.
 
-    They agree where ours is within 10 % of the paper's, or within two of our standard deviations.
+    They agree where they differ by at most `within`, by default a tenth of the paper's figure. Where they differ by
+    more, but by less than two of our standard deviations, it is unclear.
 
     Examples
     --------
@@ -178,7 +179,8 @@ def compared(paper: float | None, ours: Sequence[float], **columns: Any) -> dict
     mean, deviation = float(np.mean(ours)), float(np.std(ours))
     agrees = "–"
     if paper is not None:
-        agrees = "yes" if abs(mean - paper) <= max(0.1 * abs(paper), 2 * deviation) else "no"
+        gap, allowed = abs(mean - paper), 0.1 * abs(paper) if within is None else within
+        agrees = "yes" if gap <= allowed else "unclear" if gap <= 2 * deviation else "no"
     return {**columns, "paper": paper, "ours": mean, "± (seeds)": deviation, "agrees?": agrees}
 
 
@@ -233,20 +235,8 @@ def _writable(folder: Path) -> Path:
 
 
 def _write_file(path: Path, content: bytes) -> Path:
-    """All of it or nothing, so that a full disk leaves no half file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(content)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InvalidInputError(
-            f"Expected to write {path}. Got: {error.strerror or error}. What was finished before is kept; make room "
-            "and run the same command again."
-        ) from None
+    with whole_file(path, folders=True) as part:
+        part.write_bytes(content)
     return path
 
 
@@ -286,32 +276,20 @@ def _markdown(facts: Mapping[str, Any], about: str) -> str:
     machine, versions = facts["machine"], facts["versions"]
     parts = [f"# {facts['title']}", about.strip()]
     parts += [f"![{name}]({name})" for name in facts["figures"]]
-    parts.append("## What the paper concludes")
-    parts.append(
-        "\n".join(
+    for heading, ours in (("## What the paper concludes", False), ("## Beyond the paper", True)):
+        told = [
             f"- **{'holds' if claim['holds'] else 'does not hold'}**: {claim['text']} ({claim['figures']})"
             for claim in facts["claims"]
-        )
-    )
+            if claim["ours"] is ours
+        ]
+        parts += [heading, "\n".join(told)] if told else []
     parts.append("## Paper beside ours")
-    parts.append(_table(facts["rows"]))
+    parts.append(markdown_table(facts["rows"], digits=4))
     parts.append(
         f"`{facts['command']}`; {len(facts['runs'])} seed(s), preset {facts['preset']}; {machine['processor']}, "
         f"{machine['cores']} cores, Python {machine['python']}, "
         + ", ".join(f"{name} {number}" for name, number in versions.items())
-        + ". Ours agrees where it is within 10 % of the paper's figure or within two standard deviations over seeds."
+        + ". Ours agrees where it is within 10 % of the paper's figure, for AUROC and FPR within 3 points; "
+        "where it is not, but within two standard deviations over seeds, it is unclear."
     )
     return "\n\n".join(parts) + "\n"
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[_cell(name) for name in columns], ["---"] * len(columns)]
-    lines += [[_cell(row.get(name)) for name in columns] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")

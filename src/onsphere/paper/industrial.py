@@ -95,7 +95,9 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
     train, held_out, test = _wafers(settings["n_wafers"], seed)
     found: dict[str, Any] = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "profiles": {}}
     models = _models(settings, seed, device)
-    for number, (name, model) in enumerate(models.items()):
+    report(0, len(models) + 1, "real spectra")
+    real = _real(settings, seed, data, device)  # first, because they may be missing
+    for number, (name, model) in enumerate(models.items(), start=1):
         report(number, len(models) + 1, name)
         model.fit(train.spectra, train.radii).calibrate(held_out.spectra, held_out.radii)
         answer = model.assess(test.spectra, coverage=COVERAGE)
@@ -113,8 +115,7 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
             "confidence": short(confidence[profiles]),
             "error": (answer.value - test.radii)[profiles].round(2).tolist(),
         }
-    report(len(models), len(models) + 1, "real spectra")
-    return found | {"real": _real(settings, seed, data, device)}
+    return found | {"real": real}
 
 
 def _wafers(n: int | None, seed: int) -> list[_Part]:
@@ -147,6 +148,8 @@ def _real(settings: dict[str, Any], seed: int, data: Path, device: str) -> dict[
     try:
         spectra = load_ellipsometry(folder=data)
     except InvalidInputError as error:
+        if settings["n_wafers"] is None:  # only a quick run may lack a part
+            raise
         return {"skipped": f"The real spectra were left out. {error}"}
     X, y = spectra.ncs.reshape(len(spectra.ncs), -1), np.column_stack([spectra.parameters[name] for name in _FILM])
     found: dict[str, dict[str, list[float]]] = {name: {"seen": [], "unseen": [], "AUROC": []} for name in VARIANTS}
@@ -246,6 +249,7 @@ def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
                 f"The tenth of the wafers with the least confidence has larger errors with {name} than with the rivals",
                 all(low[name] > low[rival] for rival in RIVALS),
                 f"mean RMSE of that tenth over that of all: {listed(low)}",
+                ours=name != "HCM",
             )
             for name in VARIANTS
         ),
@@ -260,19 +264,21 @@ def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
             f"HCM raw: u/√25 is {share:.1%} of the RMSE in the median",
         ),
         Claim(
-            "beyond the paper: HCM Lift tells anomalies from normal wafers better than the rivals do (mean AUROC)",
+            "HCM Lift tells anomalies from normal wafers better than the rivals do (mean AUROC)",
             all(anomalies["HCM Lift"] > anomalies[rival] for rival in RIVALS),
             listed(anomalies),
+            ours=True,
         ),
         Claim(
-            "beyond the paper: 90 % boxes of HCM Lift cover 90 % of the normal test wafers, within 3 %",
+            "90 % boxes of HCM Lift cover 90 % of the normal test wafers, within 3 %",
             abs(covered - COVERAGE) <= 0.03,
             f"{covered:.3f}",
+            ours=True,
         ),
     ]
     real = {name: float(np.mean(figures["AUROC"])) for name, figures in _real_runs(runs).items()}
-    text = "beyond the paper: on real spectra, both are less sure of a sample that they have not seen (AUROC above .9)"
-    return [*found, Claim(text, min(real.values()) > 0.9, listed(real))] if real else found
+    text = "on real spectra, both are less sure of a sample that they have not seen (AUROC above .9)"
+    return [*found, Claim(text, min(real.values()) > 0.9, listed(real), ours=True)] if real else found
 
 
 def _average(runs: Sequence[dict[str, Any]], what: str, method: str) -> float:
