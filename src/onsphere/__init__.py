@@ -24,6 +24,7 @@ from onsphere.errors import (
 from onsphere.estimators import HCMClassifier, HCMRegressor
 from onsphere.frozen import FrozenHead
 from onsphere.geometry import SphericalOutput
+from onsphere.persistence import load
 
 if TYPE_CHECKING:
     from onsphere.comparison import Comparison, compare
@@ -56,6 +57,7 @@ __all__ = [
     "Torus",
     "__version__",
     "compare",
+    "load",
 ]
 
 

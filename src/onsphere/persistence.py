@@ -1,0 +1,291 @@
+"""save and load: a model in one file, without pickle.
+
+The file is a zip of two parts. `manifest.json` says in plain JSON what the model is, with the versions and the checksum
+of the other part; anything can read it. `model.skops` holds the model: skops names every type in it before any object
+is made, so that only types that are trusted come to life, and weights of networks lie in it as safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import warnings
+import zipfile
+import zlib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onsphere._validation import missing_extra
+from onsphere.calibration import Calibration
+from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
+from onsphere.trees import check_trees
+from onsphere.writing import whole_file
+
+__all__ = ["FORMAT", "load", "load_with_manifest", "manifest_of", "read_manifest", "save", "to_json"]
+
+FORMAT = 1
+
+_MODEL, _MANIFEST = "model.skops", "manifest.json"
+_LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
+
+# Rooms whose classes models are made of. Their constructors and states do nothing but hold what they are given.
+_ROOMS = ("calibration", "decision", "embeddings", "estimators", "frozen", "tabular", "baselines", "torch")
+# What fitted models of scikit-learn and networks hold beside estimators; trees are checked once they are loaded.
+_PARTS = {
+    "sklearn.tree._tree.Tree",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "builtins.bytes",
+    "numpy.dtype",
+    "functools.partial",
+    "torch.optim.adam.Adam",
+    "torch.optim.adamw.AdamW",
+    "torch.optim.sgd.SGD",
+}
+
+_LARGEST_MANIFEST = 2**24
+# How far a part may unpack: forests shrink to a third or less, and what shrinks much further is no model.
+_LARGEST_RATIO = 100
+
+
+def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
+    """Write a fitted model to one file; see `Calibrated.save`, which calls this."""
+    skops = _skops("save")
+    path = Path(path)
+    try:
+        content = skops.dumps(model)
+    except Exception as error:  # skops lets through whatever an object of the user's own stumbles over
+        raise InvalidTypeError(
+            f"Expected a model of parts that can be saved without pickle. Got {type(error).__name__}: "
+            f"{' '.join(str(error).split())} Use estimators of scikit-learn, and networks that a named function or "
+            "class makes."
+        ) from None
+    parts = {_MODEL: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+    text = to_json(manifest_of(model, summary) | {"parts": parts}, indent=1)
+    with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        archive.writestr(_MANIFEST, text)
+        archive.writestr(_MODEL, content)
+    return path
+
+
+def load(path: str | Path, *, trusted: Sequence[str] = ()) -> Any:
+    """The model that `save` wrote.
+
+    No code in the file is run. Checksums tell a damaged file, not a forged one: as with any model, load what comes from
+    people you trust.
+
+    Parameters
+    ----------
+    path : path
+    trusted : sequence of str, optional
+        Full names of further types that the file may hold, such as "lightgbm.sklearn.LGBMRegressor": estimators of
+        other libraries, networks of your own.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import onsphere
+    >>> model = onsphere.HCMRegressor(random_state=0).fit([[0.0], [1.0], [2.0], [3.0]], [0.0, 1.0, 2.0, 3.0])
+    >>> path = model.save(tempfile.mkdtemp() + "/model.onsphere")
+    >>> bool((onsphere.load(path).predict([[1.5]]) == model.predict([[1.5]])).all())
+    True
+    """
+    return load_with_manifest(path, trusted=trusted)[0]
+
+
+def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
+    """The model that `save` wrote, and what its file says of it."""
+    skops = _skops("load")
+    manifest, content = _checked_parts(Path(path))
+    _check_unpacked(Path(path), content)
+    try:
+        found = set(skops.get_untrusted_types(data=content))
+        ours = {name for name in found if name in _PARTS or _is_class_of_ours(name)}
+        strange = sorted(found - ours - set(trusted))
+        if strange:
+            raise InvalidInputError(
+                f"Expected a model of types that onsphere trusts. Got {', '.join(strange)} in {path}. If you trust who "
+                f"made the file, load(path, trusted={strange!r})."
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other versions; ours says so in one sentence
+            model = skops.loads(content, trusted=sorted(found))
+        check_trees(model)
+    except InvalidInputError:
+        raise
+    except Exception as error:
+        raise _damaged(path, f"its model cannot be put together ({type(error).__name__}: {error})") from None
+    if not hasattr(model, "calibration_"):
+        raise _damaged(path, f"it holds a {type(model).__name__}, which is no model of onsphere")
+    if not isinstance(model.calibration_, Calibration | None) or model.estimator_ is None:
+        raise _damaged(path, "its model was not fitted by onsphere")
+    _warn_of_other_versions(manifest)
+    return model, manifest
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """What the file says of its model, without loading it; the file is checked for damage."""
+    return _checked_parts(Path(path))[0]
+
+
+def _checked_parts(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Manifest and model, unharmed."""
+    if path.is_dir() or not path.exists():
+        raise InvalidInputError(f"Expected a file written by save. Got {path}, which {_what_it_is(path)}.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = _manifest(path, archive)
+            content = _part(path, archive, _MODEL, _largest(path))
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        raise InvalidInputError(
+            f"Expected a file written by save. Got {path}, which cannot be read as one: {error}. Check that it is the "
+            "right file and was copied whole."
+        ) from None
+    expected = manifest["parts"][_MODEL]
+    if hashlib.sha256(content).hexdigest() != expected["sha256"]:
+        raise _damaged(path, f"the checksum of {_MODEL} is not the one in its manifest")
+    return manifest, content
+
+
+def _what_it_is(path: Path) -> str:
+    return "is a folder" if path.is_dir() else "does not exist"
+
+
+def _largest(path: Path) -> int:
+    return _LARGEST_RATIO * path.stat().st_size
+
+
+def _part(path: Path, archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
+    if name not in archive.namelist():
+        raise _damaged(path, f"it has no part {name}")
+    size = archive.getinfo(name).file_size
+    if size > largest:
+        raise _damaged(path, f"its part {name} would unpack to {size:,} bytes, far more than a model does")
+    with archive.open(name) as part:
+        return part.read(size)  # and no more, whatever the part would unpack to
+
+
+def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    text = _part(path, archive, _MANIFEST, min(_LARGEST_MANIFEST, _largest(path)))
+    manifest: Any = json.loads(text)
+    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int or manifest["format"] < 1:
+        raise _damaged(path, "its manifest does not say which format it has")
+    if manifest["format"] > FORMAT:
+        raise InvalidInputError(
+            f"Expected a model file of format {FORMAT} or older. Got {path} of format {manifest['format']}, made by "
+            f"onsphere {manifest.get('onsphere')}. Install that version or a newer one."
+        )
+    if not all(isinstance(manifest.get(name), dict) for name in ("parts", "summary", "libraries")):
+        raise _damaged(path, "its manifest lacks parts, summary or libraries")
+    expected = manifest["parts"].get(_MODEL)
+    if not isinstance(expected, dict) or not isinstance(expected.get("sha256"), str):
+        raise _damaged(path, f"its manifest has no checksum of {_MODEL}")
+    return manifest
+
+
+def _check_unpacked(path: Path, content: bytes) -> None:
+    """skops keeps its arrays unpacked; packed ones could grow without limit."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            total = sum(part.file_size for part in archive.infolist())
+    except zipfile.BadZipFile as error:
+        raise _damaged(path, str(error)) from None
+    if total > len(content):
+        raise _damaged(path, f"its model would unpack to {total:,} bytes from {len(content):,}")
+
+
+def _damaged(path: str | Path, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Expected an unharmed file written by save. Got {path}: {why}. Copy it again from where it was made, or save "
+        "the model anew."
+    )
+
+
+def _is_class_of_ours(name: str) -> bool:
+    package, _, rest = name.partition(".")
+    if package != "onsphere" or rest.split(".")[0] not in _ROOMS:
+        return False
+    module, _, attribute = name.rpartition(".")
+    try:
+        return isinstance(getattr(importlib.import_module(module), attribute, None), type)
+    except ImportError:
+        return False
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for package in _LIBRARIES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _warn_of_other_versions(manifest: dict[str, Any]) -> None:
+    here, there = _versions(), manifest["libraries"]
+    other = [
+        f"{name} {number} (here {here[name]})" for name, number in there.items() if here.get(name, number) != number
+    ]
+    if other:
+        warnings.warn(
+            f"The model was made with {', '.join(other)}. It may answer otherwise here; install the same versions, or "
+            "compare some answers.",
+            OnsphereWarning,
+            stacklevel=4,
+        )
+
+
+def manifest_of(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
+    """What there is to know of a model without loading it, as plain values."""
+    calibration, rule = getattr(model, "calibration_", None), getattr(model, "_rule", None)
+    names = getattr(model, "feature_names_in_", None)
+    spread, labels = getattr(model, "spread_", None), getattr(model, "classes_", None)
+    return {
+        "format": FORMAT,
+        "onsphere": version("onsphere"),
+        "libraries": _versions(),
+        "model": type(model).__name__,
+        "parameters": {name: repr(value) for name, value in model.get_params(deep=False).items()},
+        "n_features": getattr(model, "n_features_in_", None),
+        "columns": None if names is None else [str(name) for name in names],
+        "target_spread": None if spread is None else np.asarray(spread).tolist(),
+        "classes": None if labels is None else np.asarray(labels).tolist(),
+        "calibration_rows": None if calibration is None else len(calibration),
+        # A rule that accepts everything has an infinite one, which JSON cannot say.
+        "threshold": model.threshold_ if model.threshold_ is None or np.isfinite(model.threshold_) else "inf",
+        "rule": None if rule is None else repr(rule),
+        "summary": summary or {},
+    }
+
+
+def to_json(facts: dict[str, Any], *, indent: int | None = None) -> str:
+    """A manifest as text, with numbers and arrays of numpy as plain ones."""
+    try:
+        return json.dumps(facts, ensure_ascii=False, indent=indent, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"Expected a summary of plain JSON values. Got: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy, in JSON."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} {value!r}")
+
+
+def _skops(what: str) -> Any:
+    try:
+        import skops.io
+    except ImportError:
+        raise missing_extra(what, "skops", "cli") from None
+    return skops.io
