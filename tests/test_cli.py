@@ -1,7 +1,9 @@
 """The command line, as a person or a script meets it."""
 
 import importlib
+import io
 import json
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -91,7 +93,7 @@ def test_json_is_all_that_is_printed(fake, folder):
     summary = json.loads(result.stdout)
     assert list(summary) == ["name", "preset", "seeds", "claims", "rows", "files"]
     assert (summary["name"], summary["preset"], summary["seeds"]) == ("toy", "quick", 2)
-    assert summary["claims"][0] == {"text": "It holds", "holds": True, "figures": "λ = 1"}
+    assert summary["claims"][0] == {"text": "It holds", "holds": True, "figures": "λ = 1", "ours": False}
     assert summary["rows"] == [{"method": "HCM", "ours": 1.0}]
     assert all((folder / name).is_file() for name in summary["files"])
 
@@ -197,13 +199,23 @@ def test_info_tells_versions_extras_and_data(folder):
 
 
 def test_the_script_is_this_module(monkeypatch, capsys):
-    project = Path(cli.__file__).parents[2] / "pyproject.toml"
+    project = Path(cli.__file__).parents[3] / "pyproject.toml"
     assert tomllib.loads(project.read_text())["project"]["scripts"] == {"onsphere": "onsphere.cli:main"}
     monkeypatch.setattr(sys, "argv", ["onsphere", "info"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 0
     assert "Real data in" in capsys.readouterr().out
+
+
+def test_the_package_runs_as_a_script_too_and_takes_any_stream(monkeypatch):
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "argv", ["onsphere", "info"])
+    monkeypatch.setattr(sys, "stdout", printed)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("onsphere.cli.__main__", run_name="__main__")
+    assert ended.value.code == 0
+    assert "Real data in" in printed.getvalue()
 
 
 def test_a_real_run_in_a_real_process(folder):

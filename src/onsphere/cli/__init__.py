@@ -1,0 +1,48 @@
+"""The command line: thin commands over the public names.
+
+What goes wrong ends in one sentence on stderr: exit code 2 for what the user can mend, 1 for a fault of ours.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib import import_module
+
+from onsphere._validation import missing_extra
+
+try:
+    for package in ("rich", "typer"):
+        import_module(package)
+except ImportError:
+    # Only the script `onsphere` imports this package, and it should end in a sentence as well.
+    raise SystemExit(str(missing_extra("The command line", "typer and rich", "cli"))) from None
+
+from onsphere.cli import deploying, experiments, models, serving
+from onsphere.cli.console import app
+
+__all__ = ["app", "main"]
+
+for command in (
+    models.fit,
+    models.predict,
+    models.evaluate,
+    models.report,
+    models.compare,
+    deploying.export,
+    deploying.monitor,
+    serving.serve,
+    serving.new_key,
+    experiments.reproduce,
+    experiments.demo,
+    experiments.info,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """What the script `onsphere` runs."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names may have letters that a terminal has not
+    app()

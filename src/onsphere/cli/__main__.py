@@ -1,0 +1,5 @@
+"""`python -m onsphere.cli`."""
+
+from onsphere.cli import main
+
+main()
