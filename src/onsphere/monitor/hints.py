@@ -1,0 +1,234 @@
+"""Which columns moved: the last rows of a stream against a reference, column by column, for numbers and for text."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsphere._validation import Floats, check_unique_names, is_frame
+from onsphere.errors import InvalidInputError
+
+__all__ = ["Hint", "Window", "columns_of"]
+
+_N_KEPT = 1000  # numbers of a reference column, evenly spaced in rank, where it has more
+_N_CATEGORIES = 100  # of a reference column of text; rarer ones are one category
+_MISSING, _OTHER = "(missing)", "(other)"
+
+
+@dataclass(frozen=True)
+class Hint:
+    """How far one column moved.
+
+    Attributes
+    ----------
+    column : str
+        Its name, or its number as text.
+    distance : float in [0, 1]
+        The largest difference of two shares: for numbers, of the rows at or below some value (the Kolmogorov–Smirnov
+        distance; a missing number counts as larger than all others), and for text, of the rows in some category.
+    strength : float
+        The distance, standardised for the numbers of rows: times √(n·m/(n + m)). A column that did not move is above
+        1.36 about once in twenty.
+    shift : float or None
+        For numbers: the change of the mean, in standard deviations of the reference.
+    spread : float or None
+        For numbers: the standard deviation, as a multiple of that of the reference.
+    category : str or None
+        For text: the category whose share changed most; "(other)" stands for all that are rare or new.
+    """
+
+    column: str
+    distance: float
+    strength: float
+    shift: float | None = None
+    spread: float | None = None
+    category: str | None = None
+
+    def __str__(self) -> str:
+        if self.category is not None:
+            return f"{self.column}: share of {self.category!r} changed by {self.distance:.0%}"
+        if self.shift is None:
+            return f"{self.column}: share of missing numbers changed by {self.distance:.0%}"
+        return (
+            f"{self.column}: mean {self.shift:+.2f} standard deviations, spread ×{self.spread:.2f}, "
+            f"distance {self.distance:.0%}"
+        )
+
+
+def columns_of(X: Any) -> dict[str, NDArray[Any]]:
+    """Columns of a table under their names, those of an array under their numbers."""
+    if is_frame(X):
+        check_unique_names("X", X.columns)
+        columns = {str(name): np.asarray(X[name]) for name in X.columns}
+    else:
+        values = np.asarray(X)
+        if values.ndim != 2:
+            raise InvalidInputError(
+                f"Expected X of shape (n, p), dense. Got shape {values.shape}. Pass one row per sample: "
+                "X.reshape(1, -1) for a single one, X.toarray() for a sparse matrix."
+            )
+        columns = {str(index): values[:, index] for index in range(values.shape[1])}
+    if not columns or not all(len(column) for column in columns.values()):
+        raise InvalidInputError("Expected X with at least one row and one column. Got none. Pass the rows assessed.")
+    return columns
+
+
+class Window:
+    """The last rows of a stream, beside what is kept of the reference.
+
+    Parameters
+    ----------
+    size : int
+        How many rows.
+    reference : dict
+        For each column its number of rows and, for numbers, a sorted sample, the mean and the standard deviation, or,
+        for text, the share of each category.
+    """
+
+    def __init__(self, size: int, reference: dict[str, dict[str, Any]]) -> None:
+        self.size, self.reference = size, reference
+        self.reset()
+
+    @classmethod
+    def of(cls, size: int, X: Any) -> Self:
+        """With these rows as the reference."""
+        return cls(size, {name: _summary(column) for name, column in columns_of(X).items()})
+
+    def reset(self) -> None:
+        """Forget the stream."""
+        self.rows: dict[str, list[Any]] = {name: [] for name in self.reference}
+
+    def checked(self, X: Any) -> dict[str, list[Any]]:
+        """The last rows of X, as they will be kept."""
+        columns = columns_of(X)
+        if set(columns) != set(self.reference):
+            missing = sorted(set(self.reference) - set(columns))
+            unknown = sorted(set(columns) - set(self.reference))
+            raise InvalidInputError(
+                f"Expected the {len(self.reference)} columns of the reference rows. Got {len(columns)}, of which "
+                f"{unknown or 'none'} are unknown, and {missing or 'none'} are missing. Pass the same columns."
+            )
+        return {
+            name: _plain_texts(column) if "shares" in self.reference[name] else _plain_numbers(name, column)
+            for name, column in ((name, columns[name][-self.size :]) for name in self.reference)
+        }
+
+    def add(self, rows: dict[str, list[Any]]) -> None:
+        """Keep checked rows, and drop the oldest."""
+        self.rows = {name: (old + rows[name])[-self.size :] for name, old in self.rows.items()}
+
+    def hints(self) -> list[Hint]:
+        """One for each column, the one that moved most first."""
+        n_rows = len(next(iter(self.rows.values())))
+        if n_rows == 0:
+            raise InvalidInputError("hints needs rows of the stream. Got none yet. Call observe(X, assessment) first.")
+        found = [_hint(name, summary, self.rows[name], n_rows) for name, summary in self.reference.items()]
+        return sorted(found, key=lambda hint: (-hint.distance, -abs(hint.shift or 0.0), hint.column))
+
+    def state(self) -> dict[str, Any]:
+        """Plain numbers, texts and lists."""
+        return {"size": self.size, "reference": self.reference, "rows": self.rows}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """What `state` gave."""
+        window = cls(int(state["size"]), dict(state["reference"]))
+        window.rows = {name: list(state["rows"][name]) for name in window.reference}
+        return window
+
+
+def _as_numbers(column: NDArray[Any]) -> Floats | None:
+    """The column as floats, or None where it is text."""
+    if column.dtype.kind in "biuf":
+        return column.astype(np.float64)
+    if column.dtype.kind != "O" or any(isinstance(value, str) for value in column):
+        return None
+    try:
+        return np.array([math.nan if _is_missing(value) else float(value) for value in column])
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or str(value) in ("nan", "<NA>", "NaT")
+
+
+def _plain_numbers(name: str, column: NDArray[Any]) -> list[float | None]:
+    """Floats, and None for what is missing or infinite: JSON knows neither."""
+    numbers = _as_numbers(column)
+    if numbers is None:
+        raise InvalidInputError(
+            f"Expected numbers in column {name!r}, as in the reference rows. Got {column[0]!r} among others. "
+            "Pass the columns as they were in the reference."
+        )
+    return [number if math.isfinite(number) else None for number in numbers.tolist()]
+
+
+def _plain_texts(column: NDArray[Any]) -> list[str]:
+    return [_MISSING if _is_missing(value) else str(value) for value in column.tolist()]
+
+
+def _summary(column: NDArray[Any]) -> dict[str, Any]:
+    n_rows = len(column)
+    numbers = _as_numbers(column)
+    if numbers is None:
+        counts = Counter(_plain_texts(column)).most_common(_N_CATEGORIES)
+        return {"n_rows": n_rows, "shares": {text: count / n_rows for text, count in counts}}
+    known = numbers[np.isfinite(numbers)]
+    sample = np.sort(np.where(np.isfinite(numbers), numbers, math.inf))
+    kept = np.linspace(0, n_rows - 1, min(n_rows, _N_KEPT)).round().astype(np.intp)
+    return {
+        "n_rows": n_rows,
+        "sample": [number if math.isfinite(number) else None for number in sample[kept].tolist()],
+        "mean": float(known.mean()) if len(known) else None,
+        "deviation": float(known.std()) if len(known) else None,
+    }
+
+
+def _hint(name: str, summary: dict[str, Any], rows: list[Any], n_rows: int) -> Hint:
+    scale = math.sqrt(summary["n_rows"] * n_rows / (summary["n_rows"] + n_rows))
+    if "shares" in summary:
+        category, distance = _text_distance(summary["shares"], rows)
+        return Hint(name, distance, scale * distance, category=category)
+    distance = _number_distance(summary["sample"], rows)
+    known = np.array([number for number in rows if number is not None])
+    if summary["mean"] is None or len(known) == 0:
+        return Hint(name, distance, scale * distance)
+    deviation: float = summary["deviation"]
+    return Hint(
+        name,
+        distance,
+        scale * distance,
+        shift=_ratio(float(known.mean()) - summary["mean"], deviation),
+        spread=1.0 if known.std() == deviation else _ratio(float(known.std()), deviation),
+    )
+
+
+def _ratio(change: float, unit: float) -> float:
+    """In units of something that may be nothing."""
+    if unit == 0:
+        return math.copysign(math.inf, change) if change else 0.0
+    return change / unit
+
+
+def _number_distance(reference: list[float | None], rows: list[float | None]) -> float:
+    first, second = (
+        np.sort([math.inf if number is None else number for number in numbers]) for numbers in (reference, rows)
+    )
+    at = np.concatenate([first, second])
+    # Missing numbers count as infinite, and differ in what lies at or below the largest that is not.
+    shares = (np.searchsorted(numbers, at[at < math.inf], side="right") / len(numbers) for numbers in (first, second))
+    return float(np.max(np.abs(np.subtract(*shares)), initial=0.0))
+
+
+def _text_distance(reference: dict[str, float], rows: list[str]) -> tuple[str, float]:
+    counts = Counter(text if text in reference else _OTHER for text in rows)
+    known = {**reference, _OTHER: max(0.0, 1.0 - sum(reference.values()))}
+    changes = {text: abs(counts[text] / len(rows) - share) for text, share in known.items()}
+    category = max(changes, key=lambda text: changes[text])
+    return category, min(changes[category], 1.0)
