@@ -1,0 +1,171 @@
+"""What becomes part of a graph against the same arithmetic in numpy, on any numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from onsphere import Duplicate, Lift, Polar, SphericalOutput, Torus, geometry, scores
+from onsphere.backbones import from_columns
+from onsphere.calibration import ClassCalibration
+from onsphere.estimators.classifier import nearest_probabilities as plain_probabilities
+from onsphere.export import answering, columns
+from onsphere.export.graph import Graph, session_of
+from onsphere.export.symbols import ROWS, Symbol
+from onsphere.export.trees import step_function
+from onsphere.tabular import encoding
+
+NUMBERS = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.5, 3.0]), st.floats(-1e3, 1e3))
+
+
+def tables(width, numbers=NUMBERS):
+    return arrays(np.float64, st.tuples(st.integers(1, 4), st.just(width)), elements=numbers)
+
+
+def runnable(function, width):
+    """The graph of a function of a table, as a function."""
+    graph = Graph()
+    results = function(Symbol(graph, graph.input("x", np.dtype(np.float64), width), (ROWS, width)))
+    for number, result in enumerate(results):
+        graph.output(f"y{number}", result.name, result.dtype, list(result.shape[1:]))
+    session = session_of(graph.model({}).SerializeToString())
+    return lambda x: session.run(None, {"x": x})
+
+
+def fitted(embedding, n_outputs):
+    return embedding.fit(np.random.default_rng(0).normal(3.0, 2.0, size=(50, n_outputs)))
+
+
+def read_by(embedding, decoder, score):
+    """All that is read off what a model says, by the names of the library."""
+    layout = {"n_outputs": embedding.n_outputs_, "magnitude": embedding.has_magnitude, "mean": decoder == "mean"}
+
+    def read(table):
+        outputs = (answering._read if isinstance(table, Symbol) else from_columns)(table, **layout)
+        return embedding.decode(outputs, decoder=decoder), embedding.sigma(outputs), score(outputs)
+
+    width = embedding.direction_width(embedding.n_outputs_) + layout["magnitude"]
+    width += embedding.n_outputs_ if layout["mean"] else 0
+    return read, width, layout
+
+
+CASES = {
+    "lift mean": (fitted(Lift(), 1), "mean", lambda outputs: scores.anchored(outputs, 3.0)),
+    "lift product": (fitted(Lift(), 3), "product", scores.uncertainty),
+    "lift projective": (fitted(Lift(anchor=1.0), 2), "projective", scores.violation),
+    "polar": (fitted(Polar(), 3), "product", scores.signed),
+    "polar raw": (fitted(Polar(standardize=False), 2), "mean", scores.gini),
+    "duplicate": (fitted(Duplicate(), 1), "product", scores.uncertainty),
+    "torus": (fitted(Torus(), 2), "product", scores.reference),
+    "torus slow": (fitted(Torus((2.0, 0.5)), 1), "mean", scores.violation),
+}
+GRAPHS = {name: runnable(read_by(*case)[0], read_by(*case)[1]) for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@given(data=st.data())
+def test_decoding_is_that_of_the_library(name, data):
+    read, width, layout = read_by(*CASES[name])
+    table = data.draw(tables(width)) + 0.0  # an angle tells -0 from 0
+    value, sigma, score = GRAPHS[name](table)
+    expected = read(table)
+    size = 10.0 + np.abs(table).max()
+    if CASES[name][1] == "product" and not layout["magnitude"]:
+        # An angle of ±π is both: where the point lies on the cut, either is right.
+        turn = 2 * np.pi * CASES[name][0].scale_ / min(CASES[name][0].frequencies)
+        off = (value - expected[0]) / turn
+        np.testing.assert_allclose((off - np.round(off)) * turn, 0.0, atol=1e-9 * size)
+    else:
+        np.testing.assert_allclose(value, expected[0], rtol=1e-12, atol=1e-12 * size)
+    np.testing.assert_allclose(sigma, expected[1], rtol=1e-6, atol=1e-6 * size)
+    np.testing.assert_allclose(score, expected[2], rtol=1e-12, atol=1e-12 * size)
+
+
+NORM = runnable(lambda x: (geometry.norm(x), *geometry.split(x)), 3)
+
+
+@given(tables(3, st.floats(-1e300, 1e300)))
+def test_norms_keep_their_range(x):
+    length, direction, magnitude = NORM(x)
+    np.testing.assert_allclose(length, geometry.norm(x), rtol=1e-14)
+    np.testing.assert_allclose(direction, geometry.split(x)[0], rtol=1e-14)
+    np.testing.assert_array_equal(length, magnitude)
+
+
+PROBABILITIES = runnable(lambda x: (answering.nearest_probabilities(x),), 4)
+
+
+@given(tables(4))
+def test_probabilities_are_the_nearest(x):
+    np.testing.assert_allclose(PROBABILITIES(x)[0], plain_probabilities(x), atol=1e-12)
+
+
+LEVELS = np.round(np.random.default_rng(1).random(39), 2)
+CALIBRATION = ClassCalibration(np.zeros(39), np.zeros(39), LEVELS)
+SETS = runnable(lambda x: (answering._prediction_set(x, CALIBRATION, 0.7),), 5)
+
+
+@given(tables(5, st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, 17.0])))
+def test_sets_are_those_of_the_calibration_with_ties_and_zeros(x):
+    assume((x.sum(axis=1) > 0).all())
+    probabilities = x / x.sum(axis=1, keepdims=True)
+    np.testing.assert_array_equal(SETS(probabilities)[0], CALIBRATION.prediction_set(probabilities, coverage=0.7))
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 7, 100])
+def test_a_step_function_counts_what_lies_below(n_steps):
+    rng = np.random.default_rng(n_steps)
+    steps, levels = np.unique(rng.normal(size=n_steps)), rng.random(n_steps + 1)
+    graph = runnable(lambda x: (step_function(x, steps, levels),), 1)
+    x = np.concatenate([steps, np.nextafter(steps, np.inf), rng.normal(size=50), [np.inf, -np.inf, np.nan]])
+    np.testing.assert_array_equal(graph(x[:, None])[0][:, 0], levels[np.searchsorted(steps, x, side="left")])
+
+
+CALENDAR = runnable(columns._calendar, 1)
+
+
+@given(tables(1, st.one_of(st.just(np.nan), st.floats(-1e11, 1e11), st.integers(-(10**10), 10**10).map(float))))
+def test_the_calendar_is_that_of_the_encoder(seconds):
+    for ours, theirs in zip(CALENDAR(seconds), encoding._calendar(seconds), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_angles_are_right_to_the_last_digits():
+    rng = np.random.default_rng(0)
+    angles = np.concatenate([rng.uniform(-np.pi, np.pi, 5_000), np.arange(-3, 5) * np.pi / 4])
+    points = np.exp(rng.normal(scale=5, size=len(angles)))[:, None] * np.c_[np.sin(angles), np.cos(angles)]
+    points = np.vstack([points, [[0.0, 0.0], [0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]]])
+    graph = runnable(lambda x: (x.__array_namespace__().atan2(x[:, 0], x[:, 1]),), 2)
+    np.testing.assert_allclose(graph(points)[0], np.arctan2(points[:, 0], points[:, 1]), rtol=1e-13, atol=1e-15)
+
+
+def test_arithmetic_with_arrays_on_either_side():
+    ones = np.arange(1.0, 3.0)
+    graph = runnable(
+        lambda x: (
+            1.0 + x,
+            1.0 - x,
+            2.0 * x,
+            1.0 / x,
+            ones + x,
+            ones - x,
+            ones / x,
+            x[..., 1:],
+            x[..., -1, None],
+        ),
+        2,
+    )
+    x = np.array([[1.0, 2.0], [4.0, 8.0]])
+    expected = [1 + x, 1 - x, 2 * x, 1 / x, ones + x, ones - x, ones / x, x[:, 1:], x[:, -1:]]
+    for ours, theirs in zip(graph(x), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_lone_direction_is_read_as_one_of_length_one():
+    outputs = from_columns(np.ones((2, 3)), n_outputs=3, magnitude=False, mean=False)
+    graph = runnable(lambda x: answering._read(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
+    direction, magnitude = graph(np.ones((2, 3)))
+    assert isinstance(outputs, SphericalOutput)
+    np.testing.assert_array_equal(direction, outputs.direction)
+    np.testing.assert_array_equal(magnitude, outputs.magnitude)

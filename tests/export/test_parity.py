@@ -1,0 +1,332 @@
+"""onnxruntime beside Python, on 10,000 rows: ordinary ones, missing values, extremes, and rows on the edge of trees."""
+
+import copy
+import json
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
+
+from onsphere import FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, Quantile, Risk
+from onsphere.calibration import ClassCalibration, RegressionCalibration
+from onsphere.export import Parity, export_onnx, graph_inputs, open_graph
+from onsphere.export.parity import compared
+
+N_FEATURES = 5
+# What was measured is below 1e-11 (1e-6 for networks in float32); the tolerances promised are looser.
+MEASURED = 1e-10
+
+
+def filled(*steps):
+    return make_pipeline(SimpleImputer(), StandardScaler(), *steps)
+
+
+BACKBONES = {
+    "extra-trees": lambda: ExtraTreesRegressor(25, min_samples_leaf=2),
+    "random-forest": lambda: RandomForestRegressor(20),
+    "tree": lambda: DecisionTreeRegressor(max_depth=4),
+    "boosting": lambda: HistGradientBoostingRegressor(max_iter=15, min_samples_leaf=5),
+    "mlp": lambda: filled(MLPRegressor(hidden_layer_sizes=(16, 8), max_iter=40, tol=1e9)),
+    "kernel": lambda: filled(Nystroem(n_components=60), RidgeCV(np.logspace(-6, 2, 9))),
+    "linear": lambda: make_pipeline("passthrough", filled(Ridge())),
+    "kernel-gamma": lambda: filled(MultiOutputRegressor(make_pipeline(Nystroem(gamma=0.3, n_components=40), Ridge()))),
+}
+
+
+def rows(n, seed, *, missing=True):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, N_FEATURES))
+    if missing:
+        X[rng.random(X.shape) < 0.08] = np.nan
+    return X
+
+
+def targets(X, task):
+    rng = np.random.default_rng(len(X))
+    known = np.nan_to_num(X)
+    noise = rng.normal(size=(len(X), 5))
+    Y = np.c_[known.sum(axis=1), 100 * known[:, 0] ** 2, np.sin(known[:, 1]), 1e-3 * known[:, 2], known[:, 3]]
+    Y = Y + 0.1 * Y.std(axis=0) * noise
+    if task == "classes":
+        return np.array(["low", "middle", "high"])[np.digitize(Y[:, 0], [-1, 1])]
+    return Y[:, 0] if task == "one" else Y
+
+
+def asked(X, extreme=1e6):
+    """10,000 rows: ordinary, with missing values, far away, and copies of training rows."""
+    rng = np.random.default_rng(7)
+    far = rng.normal(size=(2_000, N_FEATURES)) * np.exp(rng.uniform(0, np.log(extreme), size=(2_000, 1)))
+    return np.vstack([rows(7_000, 1), far, X[rng.integers(len(X), size=1_000)]])
+
+
+def fitted(backbone, task, **options):
+    X = rows(400, 0)
+    kind = HCMClassifier if task == "classes" else HCMRegressor
+    model = kind(backbone, random_state=0, **options).fit(X[:250], targets(X, task)[:250])
+    return model.calibrate(X[250:], targets(X, task)[250:]).set_threshold(Quantile(0.9)), X
+
+
+@pytest.mark.parametrize("task", ["one", "five", "classes"])
+@pytest.mark.parametrize("name", list(BACKBONES))
+def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path):
+    model, X = fitted(BACKBONES[name](), task)
+    parity = export_onnx(model, tmp_path / "model.onnx", X=asked(X))
+    assert parity.n_rows == 10_000
+    assert ("leaf" in parity.explanation) == (name in ("extra-trees", "random-forest", "tree", "boosting"))
+    given = ["label", "probabilities", "set"] if task == "classes" else ["value", "sigma", "lower", "upper"]
+    assert set(parity.largest) == {*given, "uncertainty", "confidence", "accepted"}
+    assert max(parity.relative.values()) < MEASURED
+    # The figures are those of the file, asked by hand and compared by numpy.
+    session, facts = open_graph(tmp_path / "model.onnx")
+    some = asked(X)[::10]
+    names = [output.name for output in session.get_outputs()]
+    answers = dict(zip(names, session.run(None, {"X": some}), strict=True))
+    result = model.assess(some)
+    assert facts["parity"] == parity.to_dict()
+    assert facts["coverage"] == 0.9
+    np.testing.assert_allclose(answers["uncertainty"], result.uncertainty, rtol=1e-6, atol=1e-8)
+    far = np.abs(result.uncertainty - model.threshold_) > 1e-6
+    assert far.sum() > (500 if name == "tree" else 900)  # a lone tree has few scores, one of them the threshold
+    assert (answers["accepted"] == result.accepted)[far].all()
+    assert name == "tree" or 0 < answers["accepted"].sum() < len(some)
+    if task == "classes":
+        assert (answers["label"] == result.value).all()
+        assert (answers["set"] == result.in_set).all()
+        np.testing.assert_allclose(answers["probabilities"], result.probabilities, atol=1e-9)
+    else:
+        for output in given:
+            assert answers[output].shape == getattr(result, output).shape
+            np.testing.assert_allclose(answers[output], getattr(result, output), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["one", "five", "classes"])
+@pytest.mark.parametrize("kind", ["joint", "quadratic"])
+def test_frozen_heads_answer_as_in_python(task, kind, tmp_path):
+    X = rows(400, 0, missing=False)
+    y = targets(X, task)
+    head = FrozenHead(kind, n_landmarks=80, random_state=0).fit(X[:250], y[:250])
+    head.calibrate(X[250:], y[250:]).set_threshold(Quantile(0.9))
+    given = asked(X)[2_000:]
+    given = np.vstack([np.nan_to_num(given), np.zeros((1, N_FEATURES)), rows(1_999, 3, missing=False) * 1e80])
+    parity = export_onnx(head, tmp_path / "head.onnx", X=given)
+    assert parity.n_rows == 10_000
+    assert max(parity.relative.values()) < MEASURED
+    assert not head.assess(given[-1:]).accepted[0]  # so far away that there is nothing to say
+    # Of the copies of calibration rows, those whose uncertainty is the threshold itself.
+    assert parity.n_flag_differs < 20
+
+
+@pytest.mark.parametrize("task", ["five", "classes"])
+def test_networks_answer_within_the_bound_of_float32(task, tmp_path):
+    torch = pytest.importorskip("torch")
+    from onsphere.torch import TorchRegressor
+
+    network = TorchRegressor(
+        hidden_sizes=(20, 20), max_epochs=5, dropout=0.1, standardize=task == "five", random_state=0
+    )
+    X = np.nan_to_num(rows(400, 0))
+    y = targets(X, task)
+    kind = HCMClassifier if task == "classes" else HCMRegressor
+    model = kind(network).fit(X[:250], y[:250]).calibrate(X[250:], y[250:]).set_threshold(Quantile(0.9))
+    before = torch.get_rng_state()
+    parity = export_onnx(model, tmp_path / "model.onnx", X=np.nan_to_num(asked(X, extreme=10.0)))
+    assert parity.n_rows == 10_000
+    assert "float32" in parity.explanation
+    assert parity.tolerance["uncertainty"] == 1e-5
+    assert 0 < max(parity.relative.values()) < 1e-4
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path):
+    """Where float32 and float64 of a feature lie on different sides of a threshold, only the former counts."""
+    X = rows(400, 0)
+    model = HCMRegressor(ExtraTreesRegressor(25), random_state=0).fit(X, targets(X, "five"))
+    edges = rows(4_000, 2)
+    nodes = np.concatenate([tree.tree_.__getstate__()["nodes"] for tree in model.estimator_.estimators_])
+    nodes = nodes[nodes["left_child"] >= 0][:4_000]
+    exact = nodes["threshold"]
+    near = [exact, np.nextafter(exact, np.inf), np.nextafter(exact, -np.inf), exact.astype(np.float32)]
+    edges[np.arange(4_000), nodes["feature"]] = np.choose(np.arange(4_000) % 4, near)
+    parity = export_onnx(model, tmp_path / "model.onnx", X=edges)
+    assert parity.largest["value"] < 1e-12
+    assert "float32" in parity.explanation
+
+
+@pytest.mark.parametrize(
+    ("embedding", "decoder", "score"),
+    [
+        ("lift", "product", "anchored"),
+        ("lift", "projective", "uncertainty"),
+        ("lift", "mean", "sigma"),
+        ("polar", "product", "violation"),
+        ("polar", "mean", "signed"),
+        ("torus", "product", "uncertainty"),
+        ("torus", "mean", "sigma"),
+    ],
+)
+def test_every_embedding_decoder_and_score(embedding, decoder, score, tmp_path):
+    options = {"embedding": embedding, "decoder": decoder, "uncertainty_score": score}
+    model, X = fitted(filled(Ridge()), "five", **options)
+    assert max(export_onnx(model, tmp_path / "model.onnx", X=asked(X)).relative.values()) < 1e-8
+
+
+def test_duplicate_and_a_target_of_one_column(tmp_path):
+    X = np.nan_to_num(rows(200, 0))
+    y = targets(X, "one")
+    model = HCMRegressor(Ridge(), embedding="duplicate", decoder="product").fit(X, y)
+    assert set(export_onnx(model, tmp_path / "a.onnx", X=X).largest) == {"value", "uncertainty", "sigma"}
+    column = HCMRegressor(KNeighborsRegressor()).fit(X, y[:, None])
+    export_onnx(column, tmp_path / "b.onnx", X=X)
+    session, _ = open_graph(tmp_path / "b.onnx")
+    assert session.run(["value"], {"X": X[:3]})[0].shape == (3, 1)
+
+
+@pytest.mark.parametrize("score", ["violation", "signed", "gini", "reference"])
+@pytest.mark.parametrize("kind", ["int", "bool", "float", "object"])
+def test_class_scores_and_kinds_of_labels(score, kind, tmp_path):
+    X = np.nan_to_num(rows(200, 0))
+    labels = (X[:, 0] > 0).astype(object if kind == "object" else kind)
+    if kind == "object":
+        labels = np.where(X[:, 0] > 0, "yes", "no").astype(object)
+    model = HCMClassifier(Ridge(), uncertainty_score=score, calibration=0.3, random_state=0).fit(X, labels)
+    parity = export_onnx(model, tmp_path / "model.onnx", X=X, coverage=0.8)
+    assert parity.largest["label"] == parity.largest["set"] == 0
+    session, facts = open_graph(tmp_path / "model.onnx")
+    assert facts["outputs"] == ["label", "probabilities", "uncertainty", "set", "confidence"]
+    assert (session.run(["label"], {"X": X})[0] == model.predict(X)).all()
+
+
+def test_stumps_missing_columns_and_all_thresholds(tmp_path):
+    """Trees of a single leaf, columns that the imputer drops, a rule that accepts all."""
+    X = rows(120, 0)
+    y = targets(X, "one")
+    leaf = HCMRegressor(RandomForestRegressor(3, min_samples_leaf=100), random_state=0).fit(X, y)
+    assert export_onnx(leaf, tmp_path / "a.onnx", X=X).largest["value"] < 1e-12
+    X[:, 2] = np.nan
+    model = HCMRegressor(make_pipeline(SimpleImputer(), Ridge()))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Skipping features")
+        model.fit(X[:60], y[:60]).calibrate(X[60:], y[60:]).set_threshold(Risk(0.5, tolerance=1e9))
+        export_onnx(model, tmp_path / "b.onnx", X=X)
+    assert model.threshold_ == np.inf
+    _, facts = open_graph(tmp_path / "b.onnx")
+    assert facts["manifest"]["threshold"] == "inf"
+
+
+def test_rows_that_python_refuses_are_never_accepted(tmp_path):
+    for backbone in (ExtraTreesRegressor(5), Ridge()):
+        X = np.nan_to_num(rows(120, 0))
+        y = targets(X, "one")
+        model = HCMRegressor(backbone, random_state=0).fit(X[:60], y[:60]).calibrate(X[60:], y[60:])
+        export_onnx(model.set_threshold(Risk(0.5, tolerance=1e9)), tmp_path / "model.onnx", X=X)
+        session, _ = open_graph(tmp_path / "model.onnx")
+        bad = np.zeros((3, N_FEATURES))
+        bad[0, 1], bad[1, 1] = np.inf, -np.inf
+        value, accepted = session.run(["value", "accepted"], {"X": bad})
+        assert np.isnan(value).tolist() == [True, True, False]
+        assert accepted.tolist() == [False, False, True]
+    forest, X = fitted(ExtraTreesRegressor(5), "one")
+    export_onnx(forest, tmp_path / "forest.onnx", X=X)
+    huge = np.full((1, N_FEATURES), 1e39)
+    with np.errstate(over="ignore"), pytest.raises(InvalidInputError, match="too large"):
+        forest.predict(huge)
+    assert np.isnan(open_graph(tmp_path / "forest.onnx")[0].run(["uncertainty"], {"X": huge})[0]).all()
+
+
+# --- what is not explained is refused ---
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    model, X = fitted(filled(Ridge()), "one")
+    path = tmp_path_factory.mktemp("numbers") / "model.onnx"
+    export_onnx(model, path, X=X)
+    return model, X, *open_graph(path)
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    model, X = fitted(filled(Ridge()), "classes")
+    path = tmp_path_factory.mktemp("classes") / "model.onnx"
+    export_onnx(model, path, X=X)
+    return model, X, *open_graph(path)
+
+
+def with_calibration(model, **changes):
+    other = copy.copy(model)
+    kind = RegressionCalibration if isinstance(model, HCMRegressor) else ClassCalibration
+    kept = {name: value for name, value in vars(model.calibration_).items() if name in kind.__dataclass_fields__}
+    other.calibration_ = kind(**(kept | changes))
+    return other
+
+
+def test_another_value_is_refused(numbers):
+    _, X, session, facts = numbers
+    other, _ = fitted(filled(Ridge(alpha=2.0)), "one")
+    with pytest.raises(InvalidInputError, match="another value in 400 of 400"):
+        compared(other, session, facts["inputs"], X, 0.9)
+
+
+def test_a_wrong_interval_or_confidence_is_refused(numbers):
+    model, X, session, facts = numbers
+    with pytest.raises(InvalidInputError, match="another lower"):
+        compared(model, session, facts["inputs"], X, 0.8)
+    other = with_calibration(model, uncertainty=model.calibration_.uncertainty * 1.5)
+    with pytest.raises(InvalidInputError, match="another confidence"):
+        compared(other, session, facts["inputs"], X, 0.9)
+
+
+def test_flags_may_differ_only_at_the_threshold(numbers):
+    model, X, session, facts = numbers
+    other = copy.copy(model)
+    other.threshold_ = np.nextafter(model.threshold_, -np.inf)
+    parity = compared(other, session, facts["inputs"], X, 0.9)
+    assert parity.n_flag_differs == parity.largest["accepted"] >= 1
+    other.threshold_ = model.threshold_ * 0.9
+    with pytest.raises(InvalidInputError, match="another accepted"):
+        compared(other, session, facts["inputs"], X, 0.9)
+
+
+def test_a_wrong_label_or_set_is_refused(classes):
+    model, X, session, facts = classes
+    other = copy.copy(model)
+    other.classes_ = model.classes_[::-1]
+    with pytest.raises(InvalidInputError, match="another label"):
+        compared(other, session, facts["inputs"], X, 0.9)
+    other = with_calibration(model, true_scores=model.calibration_.true_scores * 0.5)
+    with pytest.raises(InvalidInputError, match="another set"):
+        compared(other, session, facts["inputs"], X, 0.9)
+
+
+def test_a_graph_that_gives_no_number_where_the_model_does_is_refused(numbers):
+    model, X, session, facts = numbers
+
+    class Silent:
+        def get_outputs(self):
+            return session.get_outputs()
+
+        def run(self, names, given):
+            value, *others = session.run(names, given)
+            return [np.full_like(value, np.nan), *others]
+
+    with pytest.raises(InvalidInputError, match=r"another value in 400 of 400 row\(s\).*inf"):
+        compared(model, Silent(), facts["inputs"], X, 0.9)
+
+
+def test_what_is_told(numbers):
+    model, X, session, facts = numbers
+    parity = compared(model, session, facts["inputs"], X, 0.9)
+    assert isinstance(parity, Parity)
+    assert str(parity).startswith("400 rows compared. Largest difference: value ")
+    assert json.loads(json.dumps(parity.to_dict()))["n_rows"] == 400
+    assert graph_inputs(facts["inputs"], X)["X"].dtype == np.float64
