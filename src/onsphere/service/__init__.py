@@ -1,0 +1,22 @@
+"""A model behind HTTP: assessments, a drift alarm that several workers share, and a live page.
+
+>>> from onsphere.service import Settings
+>>> Settings(model="model.onsphere").store_url
+'sqlite:///model.onsphere.sqlite'
+"""
+
+from onsphere._validation import missing_extra
+
+try:
+    import fastapi  # noqa: F401  # type: ignore[reportUnusedImport]
+    import prometheus_client  # noqa: F401  # type: ignore[reportUnusedImport]
+    import uvicorn  # noqa: F401  # type: ignore[reportUnusedImport]
+except ImportError:
+    raise missing_extra("The service", "fastapi, uvicorn and prometheus-client", "serve") from None
+
+from onsphere.service.app import create_app
+from onsphere.service.keys import hashed, new_key
+from onsphere.service.serve import serve
+from onsphere.service.settings import Settings
+
+__all__ = ["Settings", "create_app", "hashed", "new_key", "serve"]

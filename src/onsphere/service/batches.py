@@ -1,0 +1,239 @@
+"""CSV and Arrow bodies as rows that a model takes, checked like those of JSON but column by column."""
+
+from __future__ import annotations
+
+import csv
+import io
+import struct
+from typing import Any
+
+import numpy as np
+
+from onsphere._validation import missing_extra
+from onsphere.service.engine import Facts
+from onsphere.service.problems import Problems, RequestError, shown
+from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, batch_of, check_names, check_number_of_rows, dates_of
+from onsphere.tabular.columns import Column, pandas, to_numbers
+
+__all__ = ["rows_of_arrow", "rows_of_csv"]
+
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+_KINDS = {"number": "numbers", "boolean": "booleans", "category": "text", "date": "dates or text"}
+_CSV = "CSV in UTF-8 with a line of names"
+_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # of the header of a message
+
+
+def rows_of_csv(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
+    """The rows of CSV in UTF-8 with a line of names, parted by commas; empty cells, NA and the like are missing."""
+    pa = _pyarrow()
+    import pyarrow.csv as arrow_csv
+
+    names = _header(body)
+    _check_table(names, facts)
+    reading = arrow_csv.ReadOptions(block_size=len(body), use_threads=False)
+    parsing = arrow_csv.ParseOptions(newlines_in_values=True)
+    converting = arrow_csv.ConvertOptions(
+        column_types={name: pa.string() for name in names}, strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    try:
+        table = arrow_csv.read_csv(io.BytesIO(body), reading, parsing, converting)
+    except pa.ArrowException as error:
+        raise _unreadable(_CSV, error) from None
+    check_names(table.column_names, facts, problems := Problems())
+    problems.check()
+    check_number_of_rows(table.num_rows, max_rows)
+    columns = [_from_text(column, table[column.name].to_pandas(), problems) for column in facts.features]
+    problems.check()
+    return batch_of(facts, columns, _keys(table, facts))
+
+
+def _header(body: bytes) -> list[str]:
+    """The names in the first line, all cells of which are to be read as text."""
+    try:
+        lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True)
+        return next((line for line in lines if line), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(_CSV, error) from None
+
+
+def rows_of_arrow(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
+    """The rows of an Arrow stream or file."""
+    pa = _pyarrow()
+    problems = Problems()
+    try:
+        table = _arrow_table(pa, body, facts, max_rows)
+        for column in facts.features:
+            kind = table.schema.field(column.name).type
+            if not _fits(pa.types, column, kind):
+                problems.add(column.name, None, _KINDS[column.kind], f"the type {kind}")
+        problems.check()
+        columns = [_from_arrow(pa, column, table[column.name], problems) for column in facts.features]
+        keys = _keys(table, facts)
+    except (pa.ArrowException, OSError, ValueError, OverflowError, struct.error, IndexError) as error:
+        raise _unreadable("an Arrow stream or file", error) from None
+    problems.check()
+    return batch_of(facts, columns, keys)
+
+
+def _arrow_table(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
+    """All of it, once it is known not to grow and to be sound."""
+    # A file is a stream after its first eight bytes. What it says at its end of where its batches lie is not needed,
+    # and could lead to others than those that were looked at.
+    content = memoryview(body)[8:] if body.startswith(b"ARROW1") else memoryview(body)
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(content)):
+        if _is_packed(message.metadata.to_pybytes()):
+            raise RequestError(
+                422, "Expected Arrow that is not packed. Got a compressed batch. Write it without compression."
+            )
+    reader = pa.ipc.open_stream(pa.BufferReader(content))
+    _check_table(list(reader.schema.names), facts)
+    batches: list[Any] = []
+    n_rows = 0
+    for batch in reader:
+        n_rows += batch.num_rows
+        check_number_of_rows(max(n_rows, 1), max_rows)
+        batch.validate(full=True)
+        batches.append(batch)
+    check_number_of_rows(n_rows, max_rows)
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _is_packed(message: bytes) -> bool:
+    """Whether a message holds a batch whose buffers are compressed, by its flatbuffer: such a batch could grow a
+    thousandfold, and pyarrow has no limit to set."""
+    root = struct.unpack_from("<I", message)[0]
+    header_type = _field(message, root, 1)
+    header = _field(message, root, 2)
+    if header_type is None or header is None:
+        return False
+    kind = message[header_type]
+    batch = header + struct.unpack_from("<I", message, header)[0]
+    if kind == _DICTIONARY_BATCH:
+        data = _field(message, batch, 1)
+        if data is None:
+            return False
+        batch = data + struct.unpack_from("<I", message, data)[0]
+    return kind in (_RECORD_BATCH, _DICTIONARY_BATCH) and _field(message, batch, 3) is not None
+
+
+def _field(message: bytes, table: int, index: int) -> int | None:
+    """Where a field of a flatbuffer's table lies, or None where it is not there."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    place = 4 + 2 * index
+    if place >= struct.unpack_from("<H", message, vtable)[0]:
+        return None
+    offset = struct.unpack_from("<H", message, vtable + place)[0]
+    return table + offset if offset else None
+
+
+def _check_table(names: list[str], facts: Facts) -> None:
+    """Every feature is there, nothing is unknown, and no name comes twice."""
+    problems = Problems()
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        problems.add(name, None, "one column of this name", f"{names.count(name)}")
+    check_names(list(dict.fromkeys(names)), facts, problems)
+    problems.check()
+
+
+def _fits(types: Any, column: Column, kind: Any) -> bool:
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(value) or types.is_large_string(value)
+    if types.is_null(kind):
+        return True
+    match column.kind:
+        case "number":
+            # pyarrow's cast of a decimal looks its scale up in a table without looking at the table's length.
+            decimal = types.is_decimal(kind) and abs(kind.scale) <= kind.precision
+            number = types.is_integer(kind) or types.is_floating(kind) or decimal
+            return number or (text and column.written_as_text)
+        case "boolean":
+            return types.is_boolean(kind) or (text and column.written_as_text)
+        case "category":
+            return text
+        case _:
+            return text or types.is_date(kind) or types.is_timestamp(kind)
+
+
+def _from_arrow(pa: Any, column: Column, values: Any, problems: Problems) -> Any:
+    kind = values.type
+    if pa.types.is_null(kind):
+        values = values.cast(pa.string())
+    elif pa.types.is_dictionary(kind):
+        # Its values first: a long one that is repeated would be too much.
+        for part in values.chunks:
+            if any(len(text) > LONGEST_TEXT for text in part.dictionary.to_pylist() if text is not None):
+                problems.add(column.name, None, f"text of at most {LONGEST_TEXT:,} characters", "a longer one")
+                problems.check()
+        values = values.cast(pa.string())
+    elif pa.types.is_decimal(kind):
+        values = values.cast(pa.float64())
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return _from_text(column, values.to_pandas(), problems)
+    match column.kind:
+        case "number":
+            numbers = np.asarray(values.cast(pa.float64(), safe=False).to_pandas(), dtype=np.float64)
+            strange = np.asarray(values.is_valid()) & ~(np.abs(numbers) <= LARGEST)
+            for row in np.flatnonzero(strange).tolist():
+                problems.add(column.name, row, f"a number of size {LARGEST:g} at most", shown(float(numbers[row])))
+            return numbers
+        case "boolean":
+            return pandas().array(values.to_pylist(), dtype="boolean")
+        case _:
+            dates = pandas().to_datetime(values.cast(pa.timestamp("us"), safe=False).to_pandas(), errors="coerce")
+            return dates if dates.dt.tz is not None else dates.dt.tz_localize("UTC")
+
+
+def _from_text(column: Column, texts: Any, problems: Problems) -> Any:
+    """A column of text in the type that the model takes."""
+    long = np.asarray(texts.str.len() > LONGEST_TEXT, dtype=bool) if texts.notna().any() else np.zeros(len(texts), bool)
+    for row in np.flatnonzero(long).tolist():
+        problems.add(column.name, row, f"text of at most {LONGEST_TEXT:,} characters", "a longer one")
+    match column.kind:
+        case "number":
+            numbers = np.asarray(to_numbers(texts), dtype=np.float64)
+            given = np.asarray(texts.notna()) & ~(np.isnan(numbers) & column.mixed)
+            strange = given & ~(np.abs(numbers) <= LARGEST)
+            _tell(column, texts, strange, "a number", problems)
+            return numbers
+        case "boolean":
+            lowered = [None if text is None or text != text else str(text).strip().lower() for text in texts.tolist()]
+            strange = np.array([text is not None and text not in _TRUTH for text in lowered])
+            _tell(column, texts, strange, "true or false", problems)
+            return pandas().array([_TRUTH.get(text or "") for text in lowered], dtype="boolean")
+        case "category":
+            return texts.astype(object).where(texts.notna(), None)
+        case _:
+            return dates_of(column, texts, problems)
+
+
+def _tell(column: Column, texts: Any, strange: Any, expected: str, problems: Problems) -> None:
+    for row in np.flatnonzero(strange).tolist():
+        problems.add(column.name, row, expected, shown(texts.iloc[row]))
+
+
+def _keys(table: Any, facts: Facts) -> dict[str, list[Any]]:
+    """What names the rows, as text where it is no number."""
+    names = [column.name for column in facts.columns if column.kind == "key" and column.name in table.column_names]
+    return {
+        name: [
+            value if value is None or isinstance(value, int | float) else str(value) for value in _plain(table[name])
+        ]
+        for name in names
+    }
+
+
+def _plain(values: Any) -> list[Any]:
+    return values.to_pylist()
+
+
+def _unreadable(expected: str, error: Exception) -> RequestError:
+    message = " ".join(str(error).split())[:200]
+    return RequestError(422, f"Expected {expected}. Got a body that cannot be read as such: {message}.")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise missing_extra("Reading a batch", "pyarrow", "serve") from None
+    return pa

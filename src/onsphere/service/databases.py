@@ -1,0 +1,214 @@
+"""SQLite and PostgreSQL behind the same few calls."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from onsphere._validation import missing_extra
+from onsphere.errors import InvalidInputError
+
+__all__ = ["Database", "StoreError", "open_database"]
+
+_SECONDS_TO_WAIT = 5  # for other workers, and for a server that does not answer
+
+# One row for each request, and one for each model that was ever watched.
+_TABLES = """
+CREATE TABLE IF NOT EXISTS onsphere_assessments (
+    id {serial},
+    at DOUBLE PRECISION NOT NULL,
+    request TEXT NOT NULL,
+    model TEXT NOT NULL,
+    n_rows INTEGER NOT NULL,
+    n_accepted INTEGER NOT NULL,
+    seconds DOUBLE PRECISION NOT NULL,
+    uncertainty DOUBLE PRECISION,
+    log_capital DOUBLE PRECISION,
+    scores {bytes},
+    rejected TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS onsphere_assessments_at ON onsphere_assessments (at);
+CREATE TABLE IF NOT EXISTS onsphere_monitors (
+    model TEXT PRIMARY KEY,
+    generation BIGINT NOT NULL,
+    position BIGINT NOT NULL,
+    state TEXT NOT NULL,
+    n_seen BIGINT NOT NULL,
+    log_capital DOUBLE PRECISION NOT NULL,
+    alarmed_at BIGINT
+)
+"""
+
+
+class StoreError(Exception):
+    """The database did not do what it was asked for; the message says why."""
+
+
+class Database(Protocol):
+    """A connection that is opened when it is needed, and given up when anything goes wrong."""
+
+    name: str
+
+    def reading(self) -> Any:
+        """A context: a function that runs a query and returns its rows."""
+        ...
+
+    def writing(self) -> Any:
+        """The same in a transaction that no other writer shares, and that is on the disk when the context ends."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection up."""
+        ...
+
+
+def open_database(url: str) -> Database:
+    """By how the URL begins; nothing is connected to yet."""
+    kind, _, rest = url.partition("://")
+    if kind == "sqlite":
+        return SQLite(rest.removeprefix("/"))
+    if kind in ("postgresql", "postgres"):
+        return PostgreSQL(url)
+    raise InvalidInputError(
+        f"Expected a store such as assessments.sqlite or postgresql://user@host/database. Got {kind}://…. "
+        "Choose one of the two."
+    )
+
+
+class SQLite:
+    """A file with a write-ahead log; each transaction is forced to the disk before it counts."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._connection, self._inode = Path(path), None, 0
+        self.name = f"SQLite {path}"
+
+    def reading(self) -> Any:
+        return self._transaction("BEGIN")
+
+    def writing(self) -> Any:
+        return self._transaction("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Generator[Any]:
+        try:
+            connection = self._connected()
+            connection.execute(begin)
+            yield lambda query, values=(): connection.execute(query, tuple(values)).fetchall()
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreError(f"{self.name}: {error}") from error
+        except OSError as error:
+            self.close()
+            raise StoreError(f"{self.name}: {error.strerror}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> sqlite3.Connection:
+        # Someone may have moved the file away: what was written to it then would be lost.
+        if self._connection is not None and os.stat(self._path).st_ino != self._inode:
+            self.close()
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=_SECONDS_TO_WAIT, isolation_level=None, check_same_thread=False
+            )
+            with _closed_if_it_fails(connection):
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+                for statement in _statements(serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB"):
+                    connection.execute(statement)
+                self._inode = os.stat(self._path).st_ino
+            self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()  # which undoes a transaction that is open
+        self._connection = None
+
+
+class PostgreSQL:
+    """A server; writers queue for one lock, so that rows are in the order in which the monitor saw them."""
+
+    _LOCK = 0x6F6E7370  # of all services that share the tables
+
+    def __init__(self, url: str) -> None:
+        self._url, self._connection = url, None
+        self.name = "PostgreSQL"
+        self._psycopg = _psycopg()
+
+    def reading(self) -> Any:
+        return self._transaction(lock=False)
+
+    def writing(self) -> Any:
+        return self._transaction(lock=True)
+
+    @contextmanager
+    def _transaction(self, *, lock: bool) -> Generator[Any]:
+        try:
+            connection = self._connected()
+            with connection.transaction(), connection.cursor() as cursor:
+
+                def run(query: str, values: Sequence[Any] = ()) -> list[Any]:
+                    cursor.execute(query.replace("?", "%s"), tuple(values))
+                    return cursor.fetchall() if cursor.description else []
+
+                if lock:
+                    run("SELECT pg_advisory_xact_lock(?)", [self._LOCK])
+                yield run
+        except self._psycopg.Error as error:
+            self.close()
+            raise StoreError(f"{self.name}: {' '.join(str(error).split())}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            connection = self._psycopg.connect(
+                self._url,
+                autocommit=True,
+                connect_timeout=_SECONDS_TO_WAIT,
+                tcp_user_timeout=1000 * _SECONDS_TO_WAIT,
+                options=f"-c statement_timeout={1000 * _SECONDS_TO_WAIT} -c client_min_messages=warning",
+                application_name="onsphere",
+            )
+            with _closed_if_it_fails(connection), connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [self._LOCK])
+                for statement in _statements(serial="BIGSERIAL PRIMARY KEY", bytes="BYTEA"):
+                    connection.execute(statement)
+            self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(self._psycopg.Error):
+                self._connection.close()
+        self._connection = None
+
+
+def _statements(**types: str) -> list[str]:
+    return _TABLES.format(**types).split(";")
+
+
+@contextmanager
+def _closed_if_it_fails(connection: Any) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        with closing(connection):
+            raise
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise missing_extra("A store in PostgreSQL", "psycopg[binary]", "serve") from None
+    return psycopg

@@ -1,0 +1,157 @@
+"""One line of JSON for each event, and what Prometheus is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import traceback
+import uuid
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from onsphere.service.problems import RequestError
+from onsphere.service.replies import json_of
+
+__all__ = ["JsonLines", "Metrics", "Watch", "log_config"]
+
+logger = logging.getLogger("onsphere.service")
+
+_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class JsonLines(logging.Formatter):
+    """A log record as a line of JSON; `extra={"fields": {...}}` adds to it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            **getattr(record, "fields", {"event": "message", "message": record.getMessage()}),
+        }
+        if record.exc_info:
+            line["exception"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(line, default=str)
+
+
+def log_config() -> dict[str, Any]:
+    """For `logging.config.dictConfig`: all on stderr; uvicorn's own line for each request is left out."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"json": {"()": "onsphere.service.logs.JsonLines"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+        "loggers": {
+            "onsphere.service": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+            "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+            "uvicorn.access": {"handlers": [], "propagate": False},
+        },
+    }
+
+
+class Metrics:
+    """Counters of this process, or of all workers where PROMETHEUS_MULTIPROC_DIR says that there are several."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        options: dict[str, Any] = {"registry": self._registry}
+        self.requests = Counter("onsphere_requests", "Requests.", ["path", "status"], **options)
+        self.seconds = Histogram("onsphere_request_seconds", "Time to answer.", ["path"], buckets=_BUCKETS, **options)
+        self.rows = Counter("onsphere_rows", "Rows assessed, by decision.", ["accepted"], **options)
+        latest: dict[str, Any] = {"multiprocess_mode": "mostrecent", **options}
+        self.store = Gauge("onsphere_store_working", "Whether assessments are being stored.", **latest)
+        self.alarm = Gauge("onsphere_drift_alarm", "Whether the drift alarm is raised.", **latest)
+        self.capital = Gauge("onsphere_drift_log_capital", "Evidence of drift; the alarm is at log(1/alpha).", **latest)
+        self.loaded = Gauge("onsphere_model_loaded_timestamp_seconds", "When the model was loaded.", **latest)
+
+    def text(self) -> bytes:
+        """What `GET /metrics` answers."""
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            from prometheus_client.multiprocess import MultiProcessCollector
+
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+            return generate_latest(registry)
+        return generate_latest(self._registry)
+
+
+class Watch:
+    """The outermost layer: numbers, times and logs each request, and turns a fault of ours into a sentence.
+
+    Parameters
+    ----------
+    app : ASGI application
+    metrics : Metrics
+    paths : collection of str
+        Those that are counted by name.
+    log_values : bool
+        Whether the logs may tell what a fault was about, which may hold features.
+    """
+
+    def __init__(self, app: Any, *, metrics: Metrics, paths: frozenset[str], log_values: bool) -> None:
+        self._app, self._metrics, self._paths, self._log_values = app, metrics, paths, log_values
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+        number = uuid.uuid4().hex
+        scope.setdefault("state", {}).update(request=number, started=started, told={})
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", []), (b"x-request-id", number.encode()), *_SAFE_HEADERS]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            self._log_fault(error, number)
+            if not status:
+                fault = RequestError(500, f"A fault of onsphere. Its logs tell more of request {number}.")
+                body = json_of(fault.body())
+                headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+                await sending({"type": "http.response.start", "status": 500, "headers": headers})
+                await sending({"type": "http.response.body", "body": body})
+        finally:
+            self._told(scope, status, time.perf_counter() - started)
+
+    def _log_fault(self, error: Exception, number: str) -> None:
+        """Where it happened; what it says only if asked, because it may repeat features."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        fields = {
+            "event": "fault",
+            "request": number,
+            "type": type(error).__name__,
+            "at": f"{last.filename}:{last.lineno}",
+        }
+        logger.error("fault", extra={"fields": fields}, exc_info=error if self._log_values else None)
+
+    def _told(self, scope: Any, status: int, seconds: float) -> None:
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        self._metrics.requests.labels(path, str(status)).inc()
+        self._metrics.seconds.labels(path).observe(seconds)
+        fields = {
+            "event": "request",
+            "request": scope["state"]["request"],
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "seconds": round(seconds, 6),
+            "from": (scope.get("client") or [None])[0],
+            **scope["state"]["told"],
+        }
+        logger.info("request", extra={"fields": fields})
+
+
+_SAFE_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
+]

@@ -1,0 +1,187 @@
+import { bars, capital, intervals, probabilities, told, uncertainties } from "./charts.js";
+
+const at = id => document.getElementById(id);
+const PAUSE = 2000;
+let model = null, knownFrom = null, said = "";
+
+async function ask(path, options = {}) {
+  const key = sessionStorage.getItem("onsphere-key");
+  const headers = { ...options.headers, ...(key ? { "X-API-Key": key } : {}) };
+  const answer = await fetch(path, { ...options, headers });
+  const body = await answer.json();
+  if (answer.status === 401) {
+    at("key-form").hidden = false;
+    throw new Error(key ? "The key is not known." : "A key is needed.");
+  }
+  if (!answer.ok) throw Object.assign(new Error(body.detail), { errors: body.errors });
+  return body;
+}
+
+function element(name, attributes = {}, ...content) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...content);
+  return made;
+}
+
+// What is said aloud changes only when there is news.
+function say(lines) {
+  const text = JSON.stringify(lines);
+  if (text === said) return;
+  said = text;
+  at("status").replaceChildren(...lines.map(([kind, line]) => element("p", { class: kind }, line)));
+}
+
+function show(live) {
+  const minute = live.minute;
+  at("requests").textContent = minute ? told(minute.requests_per_second) : "–";
+  at("rows").textContent = minute ? told(minute.rows_per_second) : "–";
+  at("median").textContent = minute && minute.seconds_median !== null ? `${told(1000 * minute.seconds_median)} ms` : "–";
+  at("slow").textContent = minute && minute.seconds_99 !== null ? `${told(1000 * minute.seconds_99)} ms` : "–";
+  at("accepted").textContent = minute && minute.accepted !== null ? `${told(100 * minute.accepted)} %` : "–";
+  if (minute) at("throughput").replaceChildren(bars(minute.requests, minute.bin_seconds));
+  at("uncertainty").replaceChildren(uncertainties(live.points, model.calibration_band, model.threshold));
+  at("drift").replaceChildren(live.drift ? capital(live.points, live.drift) : element("p", { class: "note" },
+    live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
+  at("reset").hidden = !live.drift;
+  showRejected(live.rejected);
+  const lines = [];
+  if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
+  if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
+  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm: since row ${live.drift.alarmed_at} the rows are not like those of the calibration.`]);
+  say(lines.length ? lines : [["good", "Everything works, and there is no sign of drift."]]);
+}
+
+function showRejected(rows) {
+  const features = model.columns.filter(column => column.required || column.kind === "key").map(column => column.name);
+  const withRows = rows.some(row => row.row);
+  const names = ["Time", "Value", "Uncertainty", "Why", ...(withRows ? features : [])];
+  at("rejected-head").replaceChildren(element("tr", {}, ...names.map(name => element("th", { scope: "col" }, name))));
+  const lines = rows.map(row => element("tr", {},
+    element("td", {}, new Date(1000 * row.at).toLocaleTimeString()),
+    element("td", {}, valueOf(row.answer.value)),
+    element("td", {}, told(row.answer.uncertainty)),
+    element("td", { class: "wide" }, row.answer.reason ?? ""),
+    ...(withRows ? features.map(name => element("td", {}, cellOf({ ...row.row, ...row.key }[name]))) : [])));
+  at("rejected").replaceChildren(...(lines.length ? lines : [element("tr", {}, element("td", { colspan: names.length }, "None yet."))]));
+}
+
+function cellOf(value) {
+  return value === null || value === undefined ? "–" : typeof value === "number" ? told(value, 5) : String(value).replace("T00:00:00+00:00", "");
+}
+
+function valueOf(value) {
+  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${told(one, 4)}`).join(", ");
+  return typeof value === "number" ? told(value, 4) : String(value);
+}
+
+function field(column, index) {
+  const id = `field-${index}`, label = element("label", { for: id }, column.name);
+  let input;
+  if (column.kind === "boolean") {
+    input = element("select", { id }, ...[["", "not known"], ["true", "true"], ["false", "false"]].map(([value, text]) => element("option", { value }, text)));
+  } else {
+    input = element("input", { id, autocomplete: "off", ...(column.kind === "number" ? { inputmode: "decimal" } : {}),
+      ...(column.kind === "date" ? { placeholder: "2024-01-31" } : {}), ...(column.levels.length ? { list: `${id}-levels` } : {}) });
+  }
+  input.dataset.column = column.name;
+  const levels = column.levels.length ? [element("datalist", { id: `${id}-levels` }, ...column.levels.map(value => element("option", { value })))] : [];
+  return element("div", {}, label, input, ...levels);
+}
+
+function rowOf(form) {
+  const row = {};
+  for (const column of model.columns.filter(column => column.required)) {
+    const text = form.querySelector(`[data-column="${CSS.escape(column.name)}"]`).value.trim();
+    if (text === "") row[column.name] = null;
+    else if (column.kind === "boolean") row[column.name] = text === "true";
+    // What is no number goes as it is, so that the service says what is wrong with it.
+    else if (column.kind === "number") row[column.name] = Number.isFinite(Number(text)) ? Number(text) : text;
+    else row[column.name] = text;
+  }
+  return row;
+}
+
+function showAnswer(answer, recorded) {
+  const verdict = answer.accepted === null ? ["", "No threshold is set"] : answer.accepted ? ["good", "✓ Accepted"] : ["bad", "✗ Rejected"];
+  const facts = [["Value", valueOf(answer.value)], ["Uncertainty", told(answer.uncertainty, 4)]];
+  if (answer.confidence !== undefined && answer.confidence !== null) facts.push(["Confidence", `${told(100 * answer.confidence)} %`]);
+  if (answer.expected_error !== undefined) facts.push(["Expected error", told(answer.expected_error, 4)]);
+  if (!recorded) facts.push(["Stored", "no"]);
+  at("answer").replaceChildren(
+    element("p", { class: `verdict ${verdict[0]}` }, verdict[1]),
+    ...(answer.reason ? [element("p", {}, answer.reason)] : []),
+    drawn(answer),
+    element("p", { class: "note" }, facts.map(([name, value]) => `${name}: ${value}`).join(" · ")));
+}
+
+function drawn(answer) {
+  const share = `${told(100 * model.coverage)} %`;
+  if (answer.probabilities) {
+    return probabilities(answer.probabilities, answer.set ?? [], `Probability of each class. The set with coverage ${share}: ${(answer.set ?? []).join(", ")}.`);
+  }
+  const several = answer.value !== null && typeof answer.value === "object";
+  const part = (name, key) => several ? answer[name]?.[key] ?? null : answer[name] ?? null;
+  const outputs = (several ? Object.keys(answer.value) : model.targets).map(name => ({
+    name, value: part("value", name), lower: part("lower", name), upper: part("upper", name), bounded: "lower" in answer }))
+    .filter(output => typeof output.value === "number");
+  if (!outputs.length) return element("p", {}, "The model has no value for this row.");
+  const words = outputs.map(output => `${output.name} ${told(output.value, 4)}` + (output.bounded ? `, between ${told(output.lower, 4)} and ${told(output.upper, 4)} with coverage ${share}` : "")).join("; ");
+  return intervals(outputs, `${words}.`);
+}
+
+function showTrouble(error) {
+  for (const input of at("fields").querySelectorAll("[data-column]")) input.removeAttribute("aria-invalid");
+  const columns = new Set((error.errors ?? []).map(one => one.column));
+  const wrong = [...at("fields").querySelectorAll("[data-column]")].filter(input => columns.has(input.dataset.column));
+  for (const input of wrong) input.setAttribute("aria-invalid", "true");
+  at("answer").replaceChildren(element("p", { class: "bad" }, error.message));
+  if (wrong.length) wrong[0].focus();
+}
+
+async function know() {
+  model = await ask("/v1/model");
+  at("key-form").hidden = true;
+  document.title = `${model.name} · onsphere`;
+  at("model").textContent = `${model.name}: ${model.targets.join(", ")} by ${model.model}${model.backbone ? ` (${model.backbone})` : ""}`;
+  if (knownFrom !== model.sha256) {
+    at("fields").replaceChildren(...model.columns.filter(column => column.required).map(field));
+    knownFrom = model.sha256;
+  }
+}
+
+async function look() {
+  try {
+    await know();
+    show(await ask("/v1/live"));
+  } catch (error) {
+    say([["bad", error instanceof TypeError ? "The service does not answer." : error.message]]);
+  }
+}
+
+at("key-form").addEventListener("submit", event => {
+  event.preventDefault();
+  sessionStorage.setItem("onsphere-key", at("key").value);
+  look();
+});
+at("row-form").addEventListener("submit", async event => {
+  event.preventDefault();
+  try {
+    const body = JSON.stringify({ rows: [rowOf(event.target)] });
+    const answer = await ask("/v1/assess", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+    for (const input of at("fields").querySelectorAll("[data-column]")) input.removeAttribute("aria-invalid");
+    showAnswer(answer.rows[0], answer.recorded);
+    look();
+  } catch (error) {
+    showTrouble(error);
+  }
+});
+at("reset").addEventListener("click", async () => {
+  try { await ask("/v1/reset", { method: "POST" }); } catch (error) { say([["bad", error.message]]); return; }
+  look();
+});
+
+(async function watch() {
+  await look();
+  setTimeout(watch, PAUSE);
+})();

@@ -1,0 +1,251 @@
+"""JSON bodies as rows that a model takes, each value checked against what its column holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onsphere.service.engine import Facts
+from onsphere.service.problems import Problems, RequestError, shown
+from onsphere.tabular.columns import Column, pandas, to_dates
+
+__all__ = [
+    "EXPECTED",
+    "LARGEST",
+    "LONGEST_TEXT",
+    "Batch",
+    "batch_of",
+    "check_names",
+    "check_number_of_rows",
+    "dates_of",
+    "rows_of_json",
+]
+
+LONGEST_TEXT = 1_000  # characters; what is longer is no category, and would grow on its way to the model
+LARGEST = 3.4e38  # more than trees and networks, which count in single precision, can take
+EXPECTED = {"number": "a number", "boolean": "true or false", "category": "text", "date": "a date"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows as the model takes them, and what names them."""
+
+    rows: Any  # DataFrame of the features, or an array
+    keys: dict[str, list[Any]]
+    names: list[str]
+
+    def row(self, index: int) -> dict[str, Any]:
+        """The features of a row as plain values."""
+        values = self.rows[index] if isinstance(self.rows, np.ndarray) else self.rows.iloc[index].tolist()
+        return {name: _plain(value) for name, value in zip(self.names, values, strict=True)}
+
+    def key(self, index: int) -> dict[str, Any]:
+        """What names a row."""
+        return {name: values[index] for name, values in self.keys.items()}
+
+
+def rows_of_json(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
+    """The rows of {"rows": [{"size": 1.5, …}, …]}; each may also be a list, in the order of the features."""
+    given = _parsed(body)
+    if not isinstance(given, dict) or set(given) != {"rows"} or not isinstance(given["rows"], list):
+        raise RequestError(422, 'Expected an object with a list of rows: {"rows": [{…}, …]}. Got something else.')
+    rows: list[Any] = given["rows"]
+    check_number_of_rows(len(rows), max_rows)
+    problems = Problems()
+    table = _columns_of(rows, facts, problems)
+    problems.check()
+    columns = [_typed(column, table[column.name], problems) for column in facts.features]
+    keys = {name: values for name, values in table.items() if name in _named(facts, "key")}
+    for name in set(table) - {column.name for column in facts.features}:
+        for row, value in enumerate(table[name]):
+            if isinstance(value, list | dict):
+                problems.add(name, row, "a plain value", shown(value))
+    problems.check()
+    return batch_of(facts, columns, keys)
+
+
+def batch_of(facts: Facts, columns: Sequence[Any], keys: dict[str, list[Any]]) -> Batch:
+    """Columns that are typed, in the order of the features, as the model takes them."""
+    names = [column.name for column in facts.features]
+    if facts.as_array:
+        return Batch(np.column_stack(columns), keys, names)
+    return Batch(pandas().DataFrame(dict(zip(names, columns, strict=True))), keys, names)
+
+
+def check_number_of_rows(n_rows: int, max_rows: int) -> None:
+    """At least one and not too many."""
+    if n_rows == 0:
+        raise RequestError(422, "Expected at least one row. Got none.")
+    if n_rows > max_rows:
+        raise RequestError(413, f"Expected at most {max_rows:,} rows. Got {n_rows:,}. Send them in several requests.")
+
+
+def check_names(names: Sequence[str], facts: Facts, problems: Problems, *, row: int | None = None) -> None:
+    """That all features are there, and nothing that the model does not know."""
+    given, known = set(names), _known(facts)
+    for column in facts.features:
+        if column.name not in given:
+            problems.add(column.name, row, EXPECTED[column.kind], "no such column")
+    for name in names:
+        if name not in known:
+            problems.add(name, row, "no column of this name", "one that the model does not know")
+
+
+def _known(facts: Facts) -> set[str]:
+    """Targets and columns that the model does not use may come along, as they do in the table that it learned from."""
+    return {column.name for column in facts.columns} | set(facts.targets if not facts.as_array else ())
+
+
+def _named(facts: Facts, kind: str) -> set[str]:
+    return {column.name for column in facts.columns if column.kind == kind}
+
+
+class _RepeatedError(ValueError):
+    """An object that has one name twice."""
+
+
+def _parsed(body: bytes) -> Any:
+    """Strict JSON: UTF-8, no NaN, no name twice."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refused, object_pairs_hook=_object)
+    except RecursionError:
+        raise RequestError(422, "Expected rows of plain values. Got JSON that is nested too deeply.") from None
+    except _RepeatedError as error:
+        raise RequestError(422, str(error)) from None
+    except (ValueError, UnicodeDecodeError) as error:
+        reason = getattr(error, "msg", None) or getattr(error, "reason", None) or str(error).split(";")[0]
+        place = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise RequestError(
+            422, f"Expected JSON in UTF-8. Got something that cannot be read: {reason}{place}."
+        ) from None
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON, write null where a number is not known")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _RepeatedError("Expected each name once in an object. Got one twice.")
+    return found
+
+
+def _columns_of(rows: list[Any], facts: Facts, problems: Problems) -> dict[str, list[Any]]:
+    """From a list of rows to the values of each column."""
+    features = [column.name for column in facts.features]
+    expected = set(features)
+    table: dict[str, list[Any]] = {name: [] for name in features}
+    others = _known(facts) - expected
+    for index, row in enumerate(rows):
+        if isinstance(row, list):
+            if len(row) != len(features):
+                problems.add(None, index, f"{len(features)} values", f"{len(row)}")
+                continue
+            row = dict(zip(features, row, strict=True))
+        elif not isinstance(row, dict):
+            problems.add(None, index, "an object with the columns", shown(row))
+            continue
+        elif row.keys() != expected:
+            check_names(list(row), facts, problems, row=index)
+        for name in features:
+            table[name].append(row.get(name))
+        for name in others & row.keys():
+            # Rows before this one, which did not have it, have nothing there.
+            table.setdefault(name, []).extend([None] * (index - len(table.get(name, []))))
+            table[name].append(row[name])
+    for name in others & table.keys():
+        table[name].extend([None] * (len(rows) - len(table[name])))
+    return table
+
+
+def _typed(column: Column, values: list[Any], problems: Problems) -> Any:
+    """The values of one column in the type that the model takes; null is missing."""
+    match column.kind:
+        case "number":
+            return np.array([_number(column, row, value, problems) for row, value in enumerate(values)])
+        case "boolean":
+            found = [_boolean(column, row, value, problems) for row, value in enumerate(values)]
+            return pandas().array(found, dtype="boolean")
+        case "category":
+            found = [_text(column, row, value, problems) for row, value in enumerate(values)]
+            return pandas().Series(found, dtype=object)
+        case _:
+            texts = [_text(column, row, value, problems) for row, value in enumerate(values)]
+            return dates_of(column, pandas().Series(texts, dtype=object), problems)
+
+
+def _number(column: Column, row: int, value: Any, problems: Problems) -> float:
+    if value is None:
+        return math.nan
+    number = math.nan
+    try:
+        if (isinstance(value, int | float) and not isinstance(value, bool)) or (
+            isinstance(value, str) and column.written_as_text
+        ):
+            number = float(value)
+    except (OverflowError, ValueError):
+        if isinstance(value, str) and column.mixed:
+            return math.nan
+    if not abs(number) <= LARGEST:
+        large = isinstance(value, int | float) and not isinstance(value, bool)
+        problems.add(column.name, row, f"a number of size {LARGEST:g} at most" if large else "a number", shown(value))
+    return number
+
+
+def _boolean(column: Column, row: int, value: Any, problems: Problems) -> bool | None:
+    if isinstance(value, str) and column.written_as_text and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value is None or isinstance(value, bool):
+        return value
+    problems.add(column.name, row, "true or false", shown(value))
+    return None
+
+
+def _text(column: Column, row: int, value: Any, problems: Problems) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        problems.add(column.name, row, EXPECTED[column.kind], shown(value))
+        return None
+    if len(value) > LONGEST_TEXT:
+        problems.add(column.name, row, f"text of at most {LONGEST_TEXT:,} characters", f"{len(value):,} characters")
+        return None
+    if not value.isascii() and not _is_unicode(value):
+        problems.add(column.name, row, "text", "half of a surrogate pair")
+        return None
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def dates_of(column: Column, texts: Any, problems: Problems) -> Any:
+    """Text as dates; what is none is a problem, unless other text was among the dates from the start."""
+    dates = to_dates(texts, column.date_format or "ISO8601")
+    strange = np.asarray(dates.isna() & texts.notna())
+    if not column.mixed:
+        written = "2024-01-31" if column.date_format in (None, "ISO8601") else column.date_format
+        for row in np.flatnonzero(strange).tolist():
+            problems.add(column.name, row, f"a date, written as {written}", shown(texts.iloc[row]))
+    return dates
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    if value is None or str(value) in ("nan", "<NA>", "NaT"):
+        return None
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,209 @@
+"""Small models, and services that answer on real sockets: in a thread of this process, or as processes of their own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import uvicorn
+from sklearn.linear_model import Ridge
+
+from onsphere import HCMClassifier, HCMRegressor, Quantile
+from onsphere.service import Settings, create_app
+from onsphere.service.logs import JsonLines
+from onsphere.service.serve import _config
+from onsphere.tabular import fit_table
+
+ROW = {"size": 0.5, "rooms": 3, "shop": "a", "new": True, "day": "2024-03-01"}
+FAR = {**ROW, "size": 9.0}  # which the model rejects
+
+
+def table(n_rows=160, seed=0):
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(n_rows) + 1000,
+            "size": rng.normal(size=n_rows),
+            "rooms": rng.integers(1, 6, n_rows).astype(float),
+            "shop": rng.choice(["a", "b", "c"], n_rows),
+            "new": rng.random(n_rows) > 0.5,
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n_rows), unit="D"),
+            "site": "x",
+        }
+    )
+    frame["price"] = 3 * frame["size"] + frame.rooms + (frame.shop == "a") + rng.normal(size=n_rows) * 0.2
+    return frame
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Paths of models by name."""
+    folder = tmp_path_factory.mktemp("models")
+    fit = fit_table(table(), ["price"], backbone="kernel")
+    paths = {"table": fit.model.save(folder / "table.onsphere", summary={"data": "table.csv", **fit.summary()})}
+    other = fit_table(table(seed=1), ["price"], backbone="kernel")
+    paths["other"] = other.model.save(folder / "other.onsphere", summary={"data": "table.csv", **other.summary()})
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=200)
+    ridge = HCMRegressor(Ridge(), calibration="split", random_state=0)
+    paths["array"] = ridge.fit(X, y).set_threshold(Quantile(0.9)).save(folder / "array.onsphere")
+    both = pd.DataFrame({"north": y, "south": -y})
+    several = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, both).set_threshold(Quantile(0.9))
+    paths["several"] = several.save(folder / "several.onsphere")
+    labels = np.where(y > 0, "up", "down")
+    classes = HCMClassifier(Ridge(), calibration="split", random_state=0).fit(
+        pd.DataFrame(X, columns=["a", "b"]), labels
+    )
+    paths["classes"] = classes.set_threshold(Quantile(0.9)).save(folder / "classes.onsphere")
+    paths["plain"] = HCMRegressor(Ridge(), random_state=0).fit(X, y).save(folder / "plain.onsphere")
+    return paths
+
+
+@pytest.fixture(scope="session")
+def fitted(models):
+    from onsphere import load
+
+    return load(models["table"])
+
+
+class Running:
+    """A service in a thread of this process."""
+
+    def __init__(self, settings):
+        self.app = create_app(settings)
+        self.service = self.app.state.service
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.port = self.listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = uvicorn.Server(_config(self.app, settings))
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+
+    def __enter__(self):
+        self._thread.start()
+        until(lambda: self.server.started)
+        self.http = httpx.Client(base_url=self.url, timeout=120)
+        return self
+
+    def __exit__(self, *_):
+        self.http.close()
+        self.server.should_exit = True
+        self._thread.join()
+
+    def assess(self, *rows, **options):
+        return self.http.post("/v1/assess", json={"rows": list(rows)}, **options)
+
+
+def until(true, seconds=120.0):
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def running(models, tmp_path):
+    """Start a service; all settings can be given, and the model by its name."""
+    started = []
+
+    def start(model="table", **given):
+        source = Path(models.get(model, model))
+        path = tmp_path / f"served{len(started)}{source.suffix}"
+        shutil.copy(source, path)
+        service = Running(Settings(**{"model": str(path), "watch": 0.0, **given}))
+        started.append(service.__enter__())
+        return service
+
+    yield start
+    for service in started:
+        service.__exit__()
+
+
+@pytest.fixture(scope="session")
+def shared(models, tmp_path_factory):
+    """A service for tests that change nothing."""
+    store = tmp_path_factory.mktemp("shared") / "store.sqlite"
+    with Running(Settings(str(models["table"]), watch=0.0, store=str(store))) as service:
+        yield service
+
+
+@pytest.fixture
+def logs(monkeypatch):
+    """The lines that services in this process write, as dicts."""
+    found, plain = [], JsonLines.format
+
+    def kept(self, record):
+        line = plain(self, record)
+        found.append(json.loads(line))
+        return line
+
+    monkeypatch.setattr(JsonLines, "format", kept)
+    return found
+
+
+@contextmanager
+def process(model, *options, env=None, expect_start=True):
+    """A service as a process of its own; its address is in `url`."""
+    command = [sys.executable, "-c", _START, str(model), json.dumps(options)]
+    with tempfile.TemporaryFile("w+") as logs:  # and no pipe, which is full after some hundred requests
+        run = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=logs,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            start_new_session=True,
+        )
+        run.said = lambda: (logs.seek(0), logs.read())[1]
+        run.http = None
+        try:
+            if expect_start:
+                run.url = run.stdout.readline().split(" at ")[1].split(" ")[0].replace("0.0.0.0", "127.0.0.1")
+                run.http = httpx.Client(base_url=run.url, timeout=120)
+                until(lambda: answers(run.http))
+            yield run
+        finally:
+            if run.http is not None:
+                run.http.close()
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+            run.communicate()
+
+
+def answers(client):
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+# As `onsphere serve` does it.
+_START = """
+import json, sys
+from onsphere.cli import app
+from onsphere.cli.serving import serve
+app.command()(serve)
+sys.argv = ["onsphere", "serve", sys.argv[1], "--port", "0", *json.loads(sys.argv[2])]
+if __name__ == "__main__":
+    app()
+"""
+
+
+@pytest.fixture(scope="session")
+def given():
+    """What tests share that is no fixture by itself."""
+    return SimpleNamespace(row=ROW, far=FAR, table=table, process=process, until=until)

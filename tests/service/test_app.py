@@ -1,0 +1,424 @@
+"""The service over HTTP: what it answers, and what it says of bad requests."""
+
+import io
+import os
+import shutil
+import time
+
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from onsphere import load
+from onsphere.export import export_onnx
+from onsphere.persistence import read_manifest
+from onsphere.service import Settings, create_app, hashed, new_key
+
+FEATURES = ["size", "rooms", "shop", "new", "day"]
+
+
+def as_json(frame):
+    return frame[FEATURES].assign(day=frame["day"].astype(str)).to_dict(orient="records")
+
+
+def as_arrow(frame, *, file=False, **options):
+    out, content = io.BytesIO(), pa.Table.from_pandas(frame, preserve_index=False)
+    opened = (pa.ipc.new_file if file else pa.ipc.new_stream)(
+        out, content.schema, options=pa.ipc.IpcWriteOptions(**options)
+    )
+    with opened as writer:
+        writer.write_table(content)
+    return out.getvalue()
+
+
+def check_same(rows, expected):
+    """That the rows of an answer say what an Assessment says."""
+    for name in ("value", "uncertainty", "lower", "upper", "sigma", "confidence"):
+        np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-9)
+    assert [row["accepted"] for row in rows] == expected.accepted.tolist()
+
+
+def test_rows_are_answered_as_the_model_does(shared, fitted, given):
+    frame = given.table(30, seed=3)
+    answer = shared.assess(*as_json(frame))
+    assert answer.status_code == 200
+    assert answer.headers["x-recorded"] == "true"
+    body = answer.json()
+    assert (body["recorded"], body["coverage"]) == (True, 0.9)
+    check_same(body["rows"], fitted.assess(frame[FEATURES]))
+
+
+def test_another_coverage_may_be_asked_for(shared, fitted, given):
+    service, frame = shared, given.table(5, seed=3)
+    body = service.http.post("/v1/assess?coverage=0.5", json={"rows": as_json(frame)}).json()
+    assert body["coverage"] == 0.5
+    check_same(body["rows"], fitted.assess(frame[FEATURES], coverage=0.5))
+    for wrong in ("0", "1", "nan", "x"):
+        answer = service.http.post(f"/v1/assess?coverage={wrong}", json={"rows": [given.row]})
+        assert answer.status_code == 422
+        assert "coverage" in answer.json()["detail"]
+
+
+def test_csv_is_answered_with_csv(shared, fitted, given):
+    frame = given.table(30, seed=3)
+    frame.loc[3, "size"] = np.nan
+    text = frame.to_csv(index=False).encode()
+    answer = shared.http.post("/v1/assess", content=text, headers={"content-type": "text/csv; charset=utf-8"})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/csv")
+    found = pd.read_csv(io.StringIO(answer.text))
+    expected = fitted.assess(frame[FEATURES])
+    assert found["id"].tolist() == frame["id"].tolist()
+    np.testing.assert_allclose(found["value"], expected.value, rtol=1e-9)
+    np.testing.assert_allclose(found["upper"], expected.upper, rtol=1e-9)
+    assert found["accepted"].tolist() == expected.accepted.tolist()
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_arrow_is_answered_with_arrow(shared, fitted, given, file):
+    frame = given.table(30, seed=3)
+    frame["shop"] = frame["shop"].astype("category")
+    kind = "application/vnd.apache.arrow." + ("file" if file else "stream")
+    answer = shared.http.post("/v1/assess", content=as_arrow(frame, file=file), headers={"content-type": kind})
+    assert answer.status_code == 200, answer.text
+    found = pa.ipc.open_stream(answer.content).read_all()
+    np.testing.assert_allclose(found["value"], fitted.assess(frame[FEATURES]).value, rtol=1e-9)
+    assert found["id"].to_pylist() == frame["id"].tolist()
+
+
+def test_a_batch_may_be_answered_in_json(shared, given):
+    text = given.table(3).to_csv(index=False).encode()
+    headers = {"content-type": "text/csv", "accept": "application/json"}
+    assert len(shared.http.post("/v1/assess", content=text, headers=headers).json()["rows"]) == 3
+
+
+def test_a_rejected_row_is_told_why(shared, given):
+    near, far = shared.assess(given.row, given.far).json()["rows"]
+    assert (near["accepted"], near["reason"]) == (True, None)
+    assert far["accepted"] is False
+    assert "above the threshold" in far["reason"]
+
+
+def test_rows_may_be_lists_in_the_order_of_the_columns(running, models):
+    body = running("array").assess([0.5, -1.0], {"x1": -1.0, "x0": 0.5}).json()
+    assert body["rows"][0] == body["rows"][1]
+    assert body["rows"][0]["value"] == pytest.approx(load(models["array"]).predict([[0.5, -1.0]])[0])
+
+
+def test_several_outputs_are_named(running, models):
+    row = running("several").assess([0.5, -1.0]).json()["rows"][0]
+    expected = load(models["several"]).assess(np.array([[0.5, -1.0]]))
+    for name in ("value", "lower", "upper", "sigma"):
+        assert row[name] == pytest.approx(dict(zip(["north", "south"], getattr(expected, name)[0], strict=True)))
+
+
+def test_classes_have_probabilities_and_a_set(running, models):
+    service = running("classes")
+    row = service.assess({"a": 1.0, "b": 1.0}).json()["rows"][0]
+    assert row["value"] == "up"
+    assert set(row["probabilities"]) == {"up", "down"}
+    assert sum(row["probabilities"].values()) == pytest.approx(1)
+    assert "up" in row["set"]
+    csv = service.http.post("/v1/assess", content=b"a,b\n1,1\n", headers={"content-type": "text/csv"}).text
+    assert "probability" in csv.splitlines()[0]
+    assert service.http.get("/v1/model").json()["classes"] == ["down", "up"]
+
+
+def test_a_model_without_calibration_is_served_without_intervals(running):
+    service = running("plain")
+    row = service.assess([0.5, -1.0]).json()["rows"][0]
+    assert row["accepted"] is None
+    assert "lower" not in row
+    live = service.http.get("/v1/live").json()
+    assert live["drift"] is None
+    assert live["minute"]["accepted"] is None
+    assert service.http.post("/v1/reset").status_code == 200
+    assert service.http.get("/v1/model").json()["calibration_band"] is None
+
+
+def test_an_onnx_file_answers_as_its_model(models, tmp_path, fitted, given, running):
+    frame = given.table(1500, seed=3)
+    summary = read_manifest(models["table"])["summary"]
+    export_onnx(fitted, tmp_path / "model.onnx", X=frame[FEATURES].head(50), coverage=0.9, summary=summary)
+    onnx = running(tmp_path / "model.onnx")
+    answer = onnx.assess(*as_json(frame))
+    assert answer.status_code == 200, answer.text
+    rows, expected = answer.json()["rows"], fitted.assess(frame[FEATURES])
+    np.testing.assert_allclose([row["value"] for row in rows], expected.value, rtol=1e-6)
+    np.testing.assert_allclose([row["lower"] for row in rows], expected.lower, rtol=1e-4)
+    assert np.mean(np.array([row["accepted"] for row in rows]) == expected.accepted) > 0.999
+    assert onnx.http.get("/v1/model").json()["kind"] == "onnx"
+    refused = onnx.http.post("/v1/assess?coverage=0.5", json={"rows": [given.row]})
+    assert refused.status_code == 422
+    assert "0.9" in refused.json()["detail"]
+
+
+WRONG = {
+    "unknown": ({"colour": "red"}, "colour", "does not know"),
+    "missing": ({"size": ...}, "size", "no such column"),
+    "text for a number": ({"size": "1.5"}, "size", "the text '1.5'"),
+    "true for a number": ({"size": True}, "size", "true"),
+    "a list for a number": ({"size": [1]}, "size", "a list"),
+    "an object for text": ({"shop": {"a": 1}}, "shop", "an object"),
+    "a number for text": ({"shop": 3}, "shop", "the number 3"),
+    "a number for a boolean": ({"new": 1.5}, "new", "the number 1.5"),
+    "no date": ({"day": "31st of May"}, "day", "31st of May"),
+    "too long": ({"shop": "x" * 1001}, "shop", "1,001 characters"),
+    "too large to be a float": ({"size": 10**400}, "size", "20 digits"),
+    "a list as a key": ({"id": [1]}, "id", "a list"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_column_is_named(shared, given, name):
+    change, column, got = WRONG[name]
+    row = {key: value for key, value in {**given.row, **change}.items() if value is not ...}
+    answer = shared.assess(given.row, row)
+    assert answer.status_code == 422
+    assert column in answer.json()["detail"]
+    (error,) = answer.json()["errors"]
+    assert (error["column"], error["row"]) == (column, 1)
+    assert got in error["got"]
+
+
+def test_only_the_first_of_many_errors_are_told(shared, given):
+    body = shared.assess(*[{**given.row, "size": "x"}] * 30).json()
+    assert len(body["errors"]) == 20
+    assert "29 more" in body["detail"]
+
+
+BODIES = {
+    b"": "Expecting value",
+    b"[]": "list of rows",
+    b'{"rows": {}}': "list of rows",
+    b'{"rows": [], "more": 1}': "list of rows",
+    b'{"rows": []}': "at least one row",
+    b'{"rows": [3]}': "an object with the columns",
+    b'{"rows": [null]}': "Got nothing",
+    b'{"rows": [[1, 2]]}': "5 values",
+    b'{"rows": [{"size": NaN}]}': "NaN",
+    b'{"rows": [{"size": -Infinity}]}': "-Infinity",
+    b'{"rows": [{"size": 1, "size": 2}]}': "twice",
+    b'{"rows": [{"size": ' + b"9" * 5000 + b"}]}": "digits",
+    b'{"rows": ' + b"[" * 100_000: "too deeply",
+    b'{"rows": "\xff"}': "invalid start byte",
+    b'{"rows": [{"size":1,"rooms":1,"shop":"\\ud800","new":null,"day":null}]}': "surrogate",
+    b'{"rows": [{"size":1e999,"rooms":1,"shop":"a","new":null,"day":null}]}': "inf",
+}
+
+
+@pytest.mark.parametrize("body", BODIES, ids=[str(index) for index in range(len(BODIES))])
+def test_bad_json_is_answered(shared, body):
+    answer = shared.http.post("/v1/assess", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert BODIES[body] in answer.text
+
+
+def test_other_types_of_bodies_are_refused(shared):
+    http = shared.http
+    assert http.post("/v1/assess", content=b"a").status_code == 415
+    assert http.post("/v1/assess", data={"a": "b"}).status_code == 415
+    assert http.get("/v1/assess").status_code == 405
+    assert http.get("/nowhere").status_code == 404
+    assert http.get("/page/../app.py").status_code == 404
+
+
+def test_very_large_numbers_are_far_away_or_refused(running):
+    service = running("array")
+    row = service.assess([1e30, -1e30]).json()["rows"][0]
+    assert row["accepted"] is False
+    answer = service.assess([0.5, -1.0], [1e200, 0.0])
+    assert answer.status_code == 422
+    assert (answer.json()["errors"][0]["column"], answer.json()["errors"][0]["row"]) == ("x0", 1)
+
+
+def test_what_a_model_cannot_take_is_told(running):
+    answer = running("array").assess([None, 1.0])
+    assert answer.status_code == 422
+    assert "NaN" in answer.json()["detail"]
+
+
+def test_what_is_not_known_is_null(shared, given):
+    nothing = dict.fromkeys(FEATURES)
+    answer = shared.assess(nothing, {**given.row, "site": "y", "price": 3, "id": None, "shop": "é"})
+    assert answer.status_code == 200
+
+
+def test_too_many_rows_are_refused(running, given):
+    service = running(max_rows=2)
+    assert service.assess(given.row, given.row).status_code == 200
+    assert service.assess(given.row, given.row, given.row).status_code == 413
+    text = given.table(3).to_csv(index=False).encode()
+    assert service.http.post("/v1/assess", content=text, headers={"content-type": "text/csv"}).status_code == 413
+    kind = {"content-type": "application/vnd.apache.arrow.stream"}
+    assert service.http.post("/v1/assess", content=as_arrow(given.table(3)), headers=kind).status_code == 413
+
+
+def test_what_is_served_is_told(shared, models, fitted):
+    facts = shared.http.get("/v1/model").json()
+    assert (facts["task"], facts["targets"], facts["model"]) == ("regression", ["price"], "HCMRegressor")
+    assert [column["name"] for column in facts["columns"] if column["required"]] == FEATURES
+    (shop,) = [column for column in facts["columns"] if column["name"] == "shop"]
+    assert sorted(shop["levels"]) == ["a", "b", "c"]
+    assert facts["threshold"] == pytest.approx(fitted.threshold_)
+    low, middle, high = np.quantile(fitted.calibration_.uncertainty, [0.05, 0.5, 0.95])
+    assert facts["calibration_band"] == pytest.approx({"low": low, "middle": middle, "high": high})
+
+
+def test_openapi_tells_the_columns(shared):
+    schema = shared.http.get("/openapi.json").json()
+    assert shared.http.get("/openapi.json").json() == schema
+    body = schema["paths"]["/v1/assess"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    by_name = body["properties"]["rows"]["items"]["anyOf"][0]
+    assert by_name["required"] == FEATURES
+    assert by_name["additionalProperties"] is False
+    assert set(schema["paths"]) >= {"/v1/assess", "/v1/model", "/healthz", "/readyz", "/metrics", "/v1/live"}
+
+
+def test_metrics_count_what_was_done(running, given):
+    service = running()
+    service.assess(given.row, given.far)
+    service.http.get("/nowhere")
+    text = service.http.get("/metrics").text
+    assert 'onsphere_rows_total{accepted="no"} 1.0' in text
+    assert 'onsphere_requests_total{path="/v1/assess",status="200"} 1.0' in text
+    assert 'path="other",status="404"' in text
+    assert "onsphere_store_working 1.0" in text
+    assert "onsphere_drift_alarm 0.0" in text
+
+
+def test_the_live_data_tell_what_happened(running, given):
+    service = running()
+    for _ in range(3):
+        service.assess(given.row, {**given.far, "id": 7})
+    live = service.http.get("/v1/live").json()
+    assert live["store"] == {"working": True, "reason": None}
+    assert live["minute"]["accepted"] == pytest.approx(0.5)
+    assert len(live["points"]) == 3
+    assert live["drift"]["rows_seen"] == 6
+    assert live["rejected"][0]["row"]["size"] == 9.0
+    assert live["rejected"][0]["row"]["new"] is True
+    assert live["rejected"][0]["key"] == {"id": 7}
+    assert service.http.get("/v1/live").json() == live  # for a second
+
+
+def test_features_of_rejected_rows_need_not_be_kept(running, given):
+    service = running(keep_rows=False)
+    service.assess(given.far)
+    (rejected,) = service.http.get("/v1/live").json()["rejected"]
+    assert "row" not in rejected
+
+
+def test_drift_raises_the_alarm_until_it_is_reset(running, given):
+    service = running()
+    service.assess(*[given.far] * 200)
+    assert service.http.get("/v1/live").json()["drift"]["alarm"] is True
+    assert service.http.post("/v1/reset").json() == {"reset": True}
+    assert service.http.get("/v1/live").json()["drift"]["alarm"] is False
+
+
+def test_only_those_with_a_key_are_let_in(running, given):
+    key = new_key()
+    service = running(api_keys=(f"shop {hashed(key)}",))
+    for path in ("/v1/model", "/v1/live", "/metrics"):
+        assert service.http.get(path).status_code == 401
+        assert service.http.get(path, headers={"x-api-key": "onsphere-wrong"}).status_code == 401
+        assert service.http.get(path, headers={"x-api-key": key}).status_code == 200
+        assert service.http.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
+    assert service.assess(given.row).status_code == 401
+    assert service.assess(given.row, headers={"x-api-key": key}).status_code == 200
+    assert service.http.get("/healthz").status_code == 200
+    assert service.http.get("/").status_code == 200
+
+
+def test_a_model_is_exchanged_while_it_serves(running, models, given):
+    service = running(watch=0.05)
+    path = service.service.settings.model
+    before = service.assess(given.row).json()
+    shutil.copy(models["other"], path + ".new")
+    os.replace(path + ".new", path)
+    given.until(lambda: service.assess(given.row).json()["model"] != before["model"])
+    after = service.assess(given.row).json()
+    assert after["rows"][0]["value"] == pytest.approx(
+        load(models["other"]).predict(pd.DataFrame([{**given.row, "day": pd.Timestamp(given.row["day"])}]))[0]
+    )
+    schema = service.http.get("/openapi.json").json()
+    assert schema["paths"]["/v1/assess"]["post"]["requestBody"]["required"] is True
+
+
+def test_a_broken_file_leaves_the_model_that_answers(running, given):
+    service = running(watch=0.05)
+    with open(service.service.settings.model, "wb") as file:
+        file.write(b"broken")
+    given.until(lambda: service.service.served.trouble is not None)
+    assert service.assess(given.row).status_code == 200
+    assert service.http.get("/v1/model").json()["reload_trouble"]
+    ready = service.http.get("/readyz")
+    assert ready.status_code == 200
+    assert "zip" in ready.json()["model"]
+    answer = service.http.post("/v1/reload")
+    assert answer.status_code == 409
+    os.unlink(service.service.settings.model)
+    assert service.http.post("/v1/reload").status_code == 409
+    assert service.assess(given.row).status_code == 200
+
+
+def test_reload_tells_whether_anything_changed(shared):
+    assert shared.http.post("/v1/reload").json()["changed"] is False
+
+
+def test_pages_of_other_sites_are_kept_out(running, given):
+    service = running()
+    assert service.http.post("/v1/reload", headers={"origin": "https://example.org"}).status_code == 403
+    assert service.http.post("/v1/reload", headers={"origin": service.url}).status_code == 200
+    assert service.http.get("/v1/live", headers={"host": "example.org"}).status_code == 421
+    assert running(open=True).http.get("/v1/live", headers={"host": "example.org"}).status_code == 200
+
+
+@pytest.mark.parametrize("log_values", [False, True])
+def test_a_fault_is_told_in_a_sentence(running, given, logs, monkeypatch, log_values):
+    service = running(log_values=log_values)
+
+    def broken(rows, *, coverage):
+        raise ZeroDivisionError("secret 123.25")
+
+    monkeypatch.setattr(service.service.served.engine, "assess", broken)
+    answer = service.assess(given.row)
+    assert answer.status_code == 500
+    assert "fault of onsphere" in answer.json()["detail"]
+    (fault,) = [line for line in logs if line["event"] == "fault"]
+    assert fault["type"] == "ZeroDivisionError"
+    assert ("secret" in str(logs)) == log_values
+
+
+def test_the_logs_hold_no_features_unless_asked(running, given, logs):
+    running().assess(given.row)
+    given.until(lambda: "request" in [line["event"] for line in logs])
+    assert ((line := logs[-1])["rows"], line["accepted"], line["recorded"], line["status"]) == (1, 1, True, 200)
+    assert "2024-03-01" not in str(logs)
+    running(log_values=True).assess(given.row)
+    given.until(lambda: "values" in logs[-1])
+    assert logs[-1]["values"][0]["day"].startswith("2024-03-01")
+
+
+def test_an_answer_that_takes_too_long_is_given_up(running, given, monkeypatch):
+    service = running(timeout=0.2)
+    monkeypatch.setattr(service.service.served.engine, "assess", lambda rows, coverage: time.sleep(1.0))
+    answer = service.assess(given.row)
+    assert answer.status_code == 504
+
+
+def test_the_app_runs_without_a_server_too(models, tmp_path, given):
+    import asyncio
+
+    async def asked():
+        app = create_app(Settings(model=str(models["table"]), store=str(tmp_path / "s.sqlite"), open=True))
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return (await client.post("/v1/assess", json={"rows": [given.row]})).json()
+
+    assert asyncio.run(asked())["recorded"] is True

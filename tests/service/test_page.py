@@ -1,0 +1,209 @@
+"""The live page in a real Chromium: drawn, alive, readable, and usable by keyboard and screen reader."""
+
+import os
+
+import pytest
+
+from onsphere.service import hashed, new_key
+
+PICTURES = os.environ.get("ONSPHERE_PICTURES")  # a folder to keep screenshots in, to be looked at
+
+
+@pytest.fixture
+def show(browser):
+    """Open the page of a service; what the browser says and asks for is kept."""
+    opened = []
+
+    def show(service, *, path="/", scheme="light", width=1280):
+        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+        opened.append(page)
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(service.url + path)
+        return page
+
+    yield show
+    for page in opened:
+        page.close()
+
+
+def keep(page, name):
+    if PICTURES:
+        page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
+
+
+def busy(service, given, n_far=5):
+    for index in range(40):
+        service.assess({**given.row, "size": index / 20 - 1.0})
+    for _ in range(n_far):
+        service.assess({**given.far, "id": 7})
+
+
+def test_it_shows_what_happens(running, show, given):
+    service = running()
+    busy(service, given)
+    page = show(service)
+    page.get_by_text("no sign of drift").or_(page.get_by_text("Drift alarm")).first.wait_for()
+    assert page.said == []
+    assert all(address.startswith(service.url) for address in page.asked)
+    assert "price by HCMRegressor (kernel)" in page.locator("#model").inner_text()
+    labels = page.get_by_role("img").evaluate_all("all => all.map(one => one.ariaLabel)")
+    assert len(labels) == 3
+    assert "5 above the threshold" in labels[1]
+    assert page.locator("#uncertainty circle").count() == 45
+    assert page.locator("#uncertainty circle.bad").count() == 5
+    assert page.locator("#rejected tr").count() == 5
+    assert "9" in page.locator("#rejected tr").first.inner_text()
+    assert page.locator("#accepted").inner_text() == "88.9 %"
+    before = page.locator("#uncertainty circle").count()
+    service.assess(given.row)
+    page.locator("#uncertainty circle").nth(before).wait_for()
+    keep(page, "page-light")
+
+
+def test_one_row_is_tried_by_keyboard_alone(running, show, given):
+    page = show(running())
+    page.get_by_label("size").wait_for()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the form"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    for text in ("0.5", "3", "a"):
+        page.keyboard.type(text)
+        page.keyboard.press("Tab")
+    page.keyboard.press("t")
+    page.keyboard.press("Tab")
+    page.keyboard.type("2024-03-01")
+    page.keyboard.press("Enter")
+    answer = page.get_by_role("region", name="Answer")
+    answer.get_by_text("Accepted").wait_for()
+    assert "between" in answer.get_by_role("img").get_attribute("aria-label")
+    assert answer.locator(".interval").count() == 1
+    page.get_by_label("size").fill("9")
+    page.get_by_label("size").press("Enter")
+    answer.get_by_text("Rejected", exact=False).wait_for()
+    answer.get_by_text("above the threshold").wait_for()
+    assert page.said == []
+    keep(page, "page-answer")
+
+
+def test_a_wrong_field_is_shown_and_reached(running, show):
+    page = show(running())
+    page.get_by_label("size").fill("many")
+    page.get_by_role("button", name="Assess").click()
+    page.get_by_text("Expected a number in the column size").wait_for()
+    assert page.get_by_label("size").get_attribute("aria-invalid") == "true"
+    assert page.evaluate("document.activeElement.dataset.column") == "size"
+    page.get_by_label("size").fill("")
+    page.get_by_role("button", name="Assess").click()
+    page.locator(".verdict").wait_for()
+    assert page.locator("[aria-invalid]").count() == 0
+
+
+def test_an_alarm_is_said_and_can_be_ended(running, show, given):
+    service = running()
+    service.assess(*[given.far] * 200)
+    page = show(service, scheme="dark")
+    page.get_by_role("status").get_by_text("Drift alarm").wait_for()
+    keep(page, "page-dark-alarm")
+    page.get_by_role("button", name="Start the drift monitor again").click()
+    page.get_by_text("no sign of drift").wait_for()
+
+
+def test_a_store_that_does_not_work_is_said(running, show, given, tmp_path):
+    service = running(store=str(tmp_path / "none" / "s.sqlite"))
+    page = show(service)
+    page.get_by_role("status").get_by_text("answered but not stored").wait_for()
+    page.get_by_role("button", name="Assess").click()
+    page.get_by_text("Stored: no").wait_for()
+
+
+def test_a_service_that_is_gone_is_said(running, show):
+    service = running()
+    page = show(service)
+    page.get_by_text("no sign of drift").wait_for()
+    page.route("**/v1/**", lambda route: route.abort())
+    page.get_by_role("status").get_by_text("does not answer").wait_for()
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab(running, show):
+    key = new_key()
+    page = show(running(api_keys=(hashed(key),)))
+    page.get_by_label("Key").fill("wrong")
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_text("The key is not known").wait_for()
+    page.get_by_label("Key").fill(key)
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_text("no sign of drift").wait_for()
+    assert not page.locator("#key-form").is_visible()
+
+
+@pytest.mark.parametrize(("model", "fill"), [("classes", {"a": "1", "b": "1"}), ("several", {"x0": "1", "x1": "1"})])
+def test_classes_and_several_outputs_are_drawn(running, show, model, fill):
+    page = show(running(model))
+    for label, text in fill.items():
+        page.get_by_label(label, exact=True).fill(text)
+    page.get_by_role("button", name="Assess").click()
+    picture = page.get_by_role("region", name="Answer").get_by_role("img")
+    picture.wait_for()
+    shown = picture.evaluate("one => one.textContent")
+    assert ("✓ up" in shown) if model == "classes" else ("north" in shown and "south" in shown)
+    assert page.said == []
+    keep(page, f"page-{model}")
+
+
+def test_a_model_without_calibration_has_a_page_too(running, show):
+    service = running("plain")
+    service.assess([0.5, 0.5])
+    page = show(service)
+    page.get_by_text("nothing to compare with").wait_for()
+    page.get_by_label("x0").fill("1")
+    page.get_by_role("button", name="Assess").click()
+    page.get_by_text("Input X contains NaN").wait_for()
+    page.get_by_label("x1").fill("1")
+    page.get_by_role("button", name="Assess").click()
+    page.get_by_text("No threshold is set").wait_for()
+
+
+def luminance(colour):
+    red, green, blue = (
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in (int(part) / 255 for part in colour[4:-1].split(","))
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
+def test_it_can_be_read_in_light_and_dark_narrow_and_wide(running, show, given, scheme, width):
+    service = running()
+    busy(service, given, n_far=1)
+    page = show(service, scheme=scheme, width=width)
+    page.locator("#rejected td.wide").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    style = "one => [getComputedStyle(one).color, getComputedStyle(one).fill]"
+    card = page.locator(".card").nth(1).evaluate("one => getComputedStyle(one).backgroundColor")
+    assert (luminance(card) < 0.1) == (scheme == "dark")
+    inks = {
+        what: page.locator(what).first.evaluate(style)[0] for what in ("h1", ".note", "dt", "dd", "td", "label", "a")
+    }
+    inks |= {what: page.locator(what).first.evaluate(style)[1] for what in ("svg text", "svg text.limit-text")}
+    for what, ink in inks.items():
+        bright, dim = sorted((luminance(ink), luminance(card)), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5, what
+    unlabelled = page.evaluate(
+        "[...document.querySelectorAll('input, select')].filter(one => !one.labels.length).map(one => one.id)"
+    )
+    assert unlabelled == []
+    keep(page, f"page-{scheme}-{width}")
+
+
+def test_the_api_is_documented_without_a_network(running, show):
+    service = running()
+    page = show(service, path="/docs")
+    page.get_by_role("heading", name="POST /v1/assess").wait_for()
+    page.get_by_text("Request", exact=True).first.click()
+    assert "rooms" in page.locator("details[open] pre").inner_text()
+    assert all(address.startswith(service.url) for address in page.asked)
+    assert page.said == []

@@ -1,0 +1,241 @@
+"""Services as processes of their own, as `onsphere serve` starts them: start, stop, several workers, kill -9."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import threading
+import time
+import zipfile
+
+import httpx
+import numpy as np
+import pytest
+
+from onsphere import InvalidInputError
+from onsphere.service import Settings, hashed, new_key, serve
+from onsphere.service.engine import Served
+
+
+@pytest.fixture
+def model(models, tmp_path):
+    return str(shutil.copy(models["table"], tmp_path / "model.onsphere"))
+
+
+def test_it_starts_answers_and_ends(model, given):
+    with given.process(model) as run:
+        assert run.http.post("/v1/assess", json={"rows": [given.row]}).json()["recorded"] is True
+        assert run.http.get("/readyz").json()["ready"] is True
+        run.http.close()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(120) == 0
+        assert "Traceback" not in run.said()
+
+
+def test_what_is_in_flight_is_answered_before_it_ends(running, given, monkeypatch):
+    service, go_on, answers = running(), threading.Event(), []
+    plain = service.service.served.engine.assess
+
+    def slow(rows, *, coverage):
+        go_on.wait(120)
+        return plain(rows, coverage=coverage)
+
+    monkeypatch.setattr(service.service.served.engine, "assess", slow)
+    thread = threading.Thread(target=lambda: answers.append(service.assess(given.row)))
+    thread.start()
+    given.until(lambda: service.service._n_working == 1)
+    service.server.should_exit = True
+    given.until(lambda: refuses(service.port))
+    go_on.set()
+    thread.join()
+    assert answers[0].json()["recorded"] is True
+
+
+def refuses(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_a_port_in_use_is_told(model):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(InvalidInputError, match="another program uses"),
+    ):
+        serve(Settings(model, port=taken.getsockname()[1]))
+
+
+def test_what_keeps_it_from_starting_is_one_sentence(given, tmp_path):
+    with given.process(tmp_path / "none.onsphere", expect_start=False) as run:
+        assert run.wait(120) == 2
+        assert run.said().count("\n") == 1
+        assert "does not exist" in run.said()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("none.onsphere", None, "does not exist"),
+        ("broken.onsphere", b"broken", "cannot be read"),
+        ("broken.onnx", b"broken", "onnxruntime cannot read"),
+    ],
+)
+def test_a_file_that_is_no_model_is_told(tmp_path, name, content, expected):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInputError, match=expected):
+        serve(Settings(str(tmp_path / name), port=0))
+
+
+def test_a_file_of_a_newer_version_is_told(model, tmp_path):
+    newer = tmp_path / "newer.onsphere"
+    with zipfile.ZipFile(model) as old, zipfile.ZipFile(newer, "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            if name == "manifest.json":
+                text = re.sub(rb'"format": \d+', b'"format": 99', text)
+            new.writestr(name, text)
+    with pytest.raises(InvalidInputError, match="of format 99"):
+        serve(Settings(str(newer), port=0))
+
+
+def test_a_graph_without_our_metadata_is_told(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, [None, 1])
+    y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, [None, 1])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(content, tmp_path / "plain.onnx")
+    with pytest.raises(InvalidInputError, match="metadata of onsphere"):
+        serve(Settings(str(tmp_path / "plain.onnx"), port=0))
+
+
+def test_others_are_not_served_without_keys(model):
+    with pytest.raises(InvalidInputError, match="API keys"):
+        serve(Settings(model, host="0.0.0.0", port=0))
+    with pytest.raises(InvalidInputError, match="Expected to listen on 203"):
+        serve(Settings(model, host="203.0.113.1", port=0, open=True))
+    with pytest.raises(InvalidInputError, match="mysql"):
+        serve(Settings(model, port=0, store="mysql://x"))
+
+
+def test_a_key_opens_a_public_address(model, given):
+    key = new_key()
+    with given.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hashed(key)}) as run:
+        assert run.http.get("/v1/model").status_code == 401
+        assert run.http.get("/v1/model", headers={"x-api-key": key}).status_code == 200
+
+
+def test_workers_share_one_alarm_and_reload_together(model, models, given):
+    with given.process(model, "--workers", "2") as run:
+        seen = set()
+
+        def ask():
+            with httpx.Client(base_url=run.url, timeout=120) as client:  # a new connection, perhaps to another worker
+                return client.post("/v1/assess", json={"rows": [given.far] * 5}).json()
+
+        given.until(lambda: "error" not in ask())
+        for _ in range(30):
+            seen.add(ask()["model"])
+        assert len(seen) == 1
+        drift = [httpx.get(f"{run.url}/v1/live", timeout=120).json()["drift"] for _ in range(6)]
+        assert all(each["alarm"] for each in drift)
+        assert len({each["alarmed_at"] for each in drift}) == 1
+        text = httpx.get(f"{run.url}/metrics", timeout=120).text
+        assert re.search(r'onsphere_rows_total\{accepted="no"\} 15\d', text)
+        shutil.copy(models["other"], model)
+        run.send_signal(signal.SIGHUP)
+        given.until(lambda: len({ask()["model"] for _ in range(6)} | seen) == 2 and ask()["model"] not in seen)
+        given.until(lambda: not {ask()["model"] for _ in range(10)} & seen)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(120) == 0
+
+
+def test_no_request_is_dropped_while_the_model_is_exchanged(model, models, given):
+    with given.process(model) as run:
+        found, wrong, done = set(), [], threading.Event()
+
+        def ask():
+            with httpx.Client(base_url=run.url, timeout=120) as client:
+                while not done.is_set():
+                    answer = client.post("/v1/assess", json={"rows": [given.row]})
+                    (found.add(answer.json()["model"]) if answer.status_code == 200 else wrong.append(answer.text))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for name in ("other", "table", "other"):
+            shutil.copy(models[name], model + ".new")
+            os.replace(model + ".new", model)
+            run.send_signal(signal.SIGHUP)
+            time.sleep(1.0)
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert len(found) == 2
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(model, given):
+    acknowledged, done = [], threading.Event()
+
+    def ask(url):
+        with httpx.Client(base_url=url, timeout=120) as client:
+            while not done.is_set():
+                try:
+                    answer = client.post("/v1/assess", json={"rows": [given.row]})
+                except httpx.TransportError:
+                    return
+                if answer.json()["recorded"]:
+                    acknowledged.append(answer.headers["x-request-id"])
+
+    with given.process(model) as run:
+        threads = [threading.Thread(target=ask, args=[run.url]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        given.until(lambda: len(acknowledged) > 40)
+        run.kill()
+        done.set()
+        for thread in threads:
+            thread.join()
+    with sqlite3.connect(f"{model}.sqlite") as connection:
+        kept = {name for (name,) in connection.execute("SELECT request FROM onsphere_assessments")}
+        (n_rows,) = connection.execute("SELECT COUNT(*) FROM onsphere_assessments").fetchone()
+    connection.close()
+    assert set(acknowledged) <= kept
+    with given.process(model) as run:  # and the monitor goes on from there
+        run.http.post("/v1/assess", json={"rows": [given.row]})
+        assert run.http.get("/v1/live").json()["drift"]["rows_seen"] == n_rows + 1
+
+
+def test_a_thousand_slow_connections_do_not_keep_others_out(model, given):
+    with given.process(model, "--read-timeout", "3") as run:
+        port = int(run.url.rpartition(":")[2])
+        slow = []
+        for _ in range(1000):
+            slow.append(socket.create_connection(("127.0.0.1", port), timeout=120))
+            slow[-1].sendall(b"POST /v1/assess HTTP/1.1\r\nHost: local")
+        started = time.monotonic()
+        assert run.http.post("/v1/assess", json={"rows": [given.row]}).status_code == 200
+        closed = 0
+        for connection in slow:
+            try:
+                closed += connection.recv(1) == b""
+            except ConnectionResetError:
+                closed += 1
+            connection.close()
+        assert closed == 1000
+        assert time.monotonic() - started < 100
+
+
+def test_a_served_model_survives_a_file_that_is_gone(model):
+    served = Served(model)
+    os.unlink(model)
+    assert not served.changed()
+    assert np.isfinite(served.loaded_at)
