@@ -5,7 +5,7 @@ DEV := .venv
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench clean
+.PHONY: help demo test test-long lint format bench docs browser clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 20
@@ -28,11 +28,15 @@ lint: $(DEV)/ready  ## check style and types
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/basedpyright
 
-test: lint  ## lint, types, tests and doctests
-	$(DEV)/bin/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
+# The pages are tested in a real browser; where none can be installed, those tests are skipped and say so.
+browser:
+	command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y chromium) || true
 
-test-long: $(DEV)/ready  ## the statistical claims, repeated in full
-	ONSPHERE_LONG=1 $(DEV)/bin/python -m pytest -n 2 tests/long
+test: lint browser  ## lint, types, tests and doctests
+	$(DEV)/bin/python -m pytest -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+test-long: $(DEV)/ready  ## all tests, with the statistical claims repeated in full and many more examples
+	ONSPHERE_LONG=1 $(DEV)/bin/python -m pytest -n 2
 
 format: $(DEV)/ready  ## rewrite the code in the project's style
 	$(DEV)/bin/ruff check --fix .
@@ -41,5 +45,8 @@ format: $(DEV)/ready  ## rewrite the code in the project's style
 bench: $(DEV)/ready  ## run every benchmark and rewrite benchmarks/results
 	for script in benchmarks/[a-z]*.py; do $(DEV)/bin/python $$script || exit 1; done
 
+docs: $(DEV)/ready  ## build the documentation into site/, strictly
+	NO_MKDOCS_2_WARNING=1 $(DEV)/bin/mkdocs build --strict
+
 clean:  ## remove the virtual environments and caches
-	rm -rf $(DEMO) $(DEV) .pytest_cache .ruff_cache .coverage .hypothesis
+	rm -rf $(DEMO) $(DEV) site .pytest_cache .ruff_cache .coverage .hypothesis

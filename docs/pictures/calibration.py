@@ -1,0 +1,75 @@
+"""Calibration: asked against measured coverage, and how much one calibration set varies from another."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+from example import rows
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import norm
+from sklearn.ensemble import ExtraTreesRegressor
+from style import Look, draw_both
+
+from onsphere import HCMRegressor
+from onsphere.calibration import conformal_quantile
+
+ASKED = np.linspace(0.5, 0.98, 13)
+SIZES = (50, 200, 1000)
+N_REPEATS = 2000
+
+Floats = NDArray[np.float64]
+
+
+def ratios(n: int = 20_000) -> Floats:
+    """|error| / σ̂ of a fitted forest on rows that it has not seen."""
+    x, y = rows(600)
+    forest = ExtraTreesRegressor(100, min_samples_leaf=5)
+    model = HCMRegressor(forest, random_state=0).fit(x[:, None], y)
+    new, truth = rows(n, seed=1)
+    value, sigma = model.predict(new[:, None], return_std=True)
+    return np.abs(truth - value) / sigma
+
+
+def plain_and_calibrated(scores: Floats) -> tuple[Floats, Floats]:
+    """Coverage of value ± k·σ̂, with k of a Gaussian, and with k from 500 calibration rows."""
+    held, test = scores[:500], scores[500:]
+    plain = np.array([np.mean(test <= norm.ppf((1 + share) / 2)) for share in ASKED])
+    calibrated = np.array([np.mean(test <= conformal_quantile(held, share)) for share in ASKED])
+    return plain, calibrated
+
+
+def over_sets(scores: Floats, size: int, coverage: float = 0.9) -> Floats:
+    """The coverage that each of many calibration sets of this size leads to."""
+    rng = np.random.default_rng(0)
+    ranked = np.sort(scores)
+    drawn = rng.choice(scores, (N_REPEATS, size))
+    limits = np.array([conformal_quantile(row, coverage) for row in drawn])
+    return np.searchsorted(ranked, limits, side="right") / len(ranked)
+
+
+def draw(look: Look, plain: Floats, calibrated: Floats, spread: dict[int, Floats]) -> Figure:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained", width_ratios=(1, 1.4))
+    left.plot([0.5, 1], [0.5, 1], color=look.faint, linewidth=1, linestyle=":")
+    left.plot(ASKED, plain, "o-", color=look.warn, linewidth=2, markersize=4, label="± k·σ̂, as for a Gaussian")
+    left.plot(ASKED, calibrated, "o-", color=look.value, linewidth=2, markersize=4, label="calibrated on 500 rows")
+    left.set(xlabel="coverage asked for", ylabel="measured on new rows", aspect="equal")
+    left.set_title("Asked and measured")
+    left.legend(loc="lower right", fontsize=9.5)
+    right.set_title("90 % asked for: what single calibration sets give")
+    bins = np.linspace(0.78, 1.0, 56)
+    for (size, shares), colour in zip(spread.items(), (look.warn, look.other, look.value), strict=True):
+        right.hist(shares, bins=bins, histtype="stepfilled", color=colour, alpha=0.35, linewidth=0)
+        right.hist(shares, bins=bins, histtype="step", color=colour, linewidth=1.6, label=f"{size:,} rows")
+    right.axvline(0.9, color=look.faint, linewidth=1, linestyle=":")
+    right.set(xlabel="share of new rows inside the interval", yticks=[], xlim=(0.78, 1.0))
+    right.spines["left"].set_visible(False)
+    right.legend(loc="upper left", title="calibrated on")
+    return figure
+
+
+if __name__ == "__main__":
+    known = ratios()
+    both = plain_and_calibrated(known)
+    sets = {size: over_sets(known, size) for size in SIZES}
+    draw_both("calibration", lambda look: draw(look, *both, sets))
