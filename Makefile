@@ -32,11 +32,14 @@ lint: $(DEV)/ready  ## check style and types
 browser:
 	command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y chromium) || true
 
+# One thread for each of two processes: threads of linear algebra that wait for a core cost many times what they bring.
+pytest = OMP_NUM_THREADS=1 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
+
 test: lint browser  ## lint, types, tests and doctests
-	$(DEV)/bin/python -m pytest -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(pytest) --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 test-long: $(DEV)/ready  ## all tests, with the statistical claims repeated in full and many more examples
-	ONSPHERE_LONG=1 $(DEV)/bin/python -m pytest -n 2
+	ONSPHERE_LONG=1 $(pytest)
 
 format: $(DEV)/ready  ## rewrite the code in the project's style
 	$(DEV)/bin/ruff check --fix .
