@@ -25,9 +25,11 @@ from onsphere import (
     NotCalibratedError,
     NotFittedError,
 )
-from onsphere.monitor import DriftMonitor, Hint, evidence, ranks
+from onsphere.monitor import DriftMonitor, Hint, evidence, ranks, reference_of
 from onsphere.monitor.evidence import N_PLAYERS, log_asleep, log_bets, log_waking
+from onsphere.monitor.hints import Window
 from onsphere.monitor.ranks import Ranks, uniforms
+from onsphere.monitor.reference import is_reference
 
 # A right procedure fails one comparison of these once in ten thousand runs; seeds are fixed.
 LEVEL = 1e-4
@@ -435,10 +437,108 @@ def test_numbers_in_arrays_of_objects_are_numbers():
 
 
 def test_boolean_and_date_columns():
-    frame = pd.DataFrame({"flag": [True, False] * 20, "day": pd.to_datetime(["2026-01-01", None] * 20)})
+    frame = pd.DataFrame(
+        {"flag": [True, False] * 20, "day": pd.to_datetime(["2026-01-01", None, "2026-01-09"] * 13 + [None])}
+    )
     hints = {hint.column: hint for hint in hints_of(frame, frame)}
     assert (hints["flag"].distance, hints["flag"].shift) == (0.0, 0.0)
-    assert hints["day"].category is not None
+    assert (hints["day"].distance, hints["day"].shift) == (0.0, 0.0)
+    later = frame.assign(day=frame["day"] + pd.Timedelta(days=4))
+    for day in (later["day"], later["day"].dt.tz_localize("UTC"), later["day"].astype(object)):
+        (hint,) = hints_of(frame[["day"]], day.to_frame())
+        assert hint.shift == pytest.approx(1.0)
+
+
+# --- what is kept of a reference ---
+
+
+def test_what_was_kept_serves_as_the_rows_do():
+    frame = pd.DataFrame({"kind": ["a", "b", None] * 50, "n": normal(150), "day": pd.date_range("2026", periods=150)})
+    recent = frame.tail(60)
+    kept = json.loads(json.dumps(reference_of(frame)))
+    assert hints_of(kept, recent) == hints_of(frame, recent)
+    assert Window(60, kept).reference == kept
+    again = DriftMonitor.from_state(DriftMonitor(normal(50), reference=kept).state())
+    again.observe(recent, Assessment(value=normal(60), uncertainty=normal(60)))
+    assert again.hints() == hints_of(frame, recent)
+
+
+def test_few_numbers_are_nearly_as_good():
+    rows, recent = normal((5000, 1)), normal((200, 1), 1, shift=0.5)
+    few = reference_of(rows, n_kept=101)
+    assert len(few["0"]["sample"]) == 101
+    (hint,) = hints_of(few, recent)
+    assert hint.distance == pytest.approx(ks_2samp(rows[:, 0], recent[:, 0]).statistic, abs=0.011)
+    assert hint.shift == hints_of(rows, recent)[0].shift
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.datetimes())
+
+
+@given(st.lists(VALUES, min_size=1, max_size=20), st.integers(2, 5), st.integers(1, 3))
+def test_a_reference_is_plain_json_and_known_as_one(values, n_kept, n_categories):
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=object)})
+    reference = reference_of(frame, n_kept=n_kept, n_categories=n_categories)
+    assert is_reference(json.loads(json.dumps(reference, allow_nan=False)))
+    assert len(reference["x"].get("sample", [])) <= n_kept
+    assert len(reference["x"].get("shares", [])) <= n_categories
+    window = Window(50, reference)
+    window.add(window.checked(frame))
+    with np.errstate(all="ignore"):
+        (hint,) = window.hints()
+    assert 0 <= hint.distance <= 1
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+FORGED = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("n_rows", "sample", "mean", "deviation", "shares"), PLAIN | st.just(1))
+)
+
+
+@given(st.dictionaries(st.text(), FORGED, max_size=2) | PLAIN)
+def test_a_forged_reference_is_refused_or_harmless(forged):
+    if not is_reference(forged):
+        with pytest.raises(InvalidInputError, match="Expected a reference that says of each column"):
+            Window(5, forged)
+        return
+    window = Window(5, forged)
+    texts = {name: "shares" in each for name, each in forged.items()}
+    window.add(window.checked(pd.DataFrame({name: ["a" if text else 1.0] for name, text in texts.items()})))
+    with np.errstate(all="ignore"):
+        assert len(window.hints()) == len(forged)
+
+
+NUMBERS = {"n_rows": 3, "sample": [1.0, 2.0, None], "mean": 1.5, "deviation": 0.5}
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "1.0",
+        {"n_rows": 3},
+        NUMBERS | {"n_rows": 0},
+        NUMBERS | {"n_rows": True},
+        NUMBERS | {"sample": []},
+        NUMBERS | {"sample": [1.0, "2"]},
+        NUMBERS | {"sample": [math.nan]},
+        NUMBERS | {"sample": [10**400]},
+        NUMBERS | {"mean": None},
+        NUMBERS | {"mean": math.inf},
+        NUMBERS | {"deviation": -1.0},
+        {"n_rows": 3, "shares": {"a": 0.7, "b": 0.7}},
+        {"n_rows": 3, "shares": {"a": -0.1}},
+        {"n_rows": 3, "shares": {"a": "1"}},
+        {"n_rows": 3, "shares": ["a"]},
+    ],
+)
+def test_what_is_no_reference(summary):
+    assert is_reference({"x": NUMBERS})
+    assert not is_reference({"x": NUMBERS, "y": summary})
+    with pytest.raises(InvalidInputError, match="Pass rows instead, or fit the model anew"):
+        DriftMonitor(normal(10), reference={"x": summary})
 
 
 # --- bad input ---

@@ -261,11 +261,16 @@ def manifest_of(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         "target_spread": None if spread is None else np.asarray(spread).tolist(),
         "classes": None if labels is None else np.asarray(labels).tolist(),
         "calibration_rows": None if calibration is None else len(calibration),
+        "calibrated_by": None if calibration is None else _calibrated_by(model),
         # A rule that accepts everything has an infinite one, which JSON cannot say.
         "threshold": model.threshold_ if model.threshold_ is None or np.isfinite(model.threshold_) else "inf",
         "rule": None if rule is None else repr(rule),
         "summary": summary or {},
     }
+
+
+def _calibrated_by(model: Any) -> str:
+    return "cross-validation" if getattr(model, "calibration", None) == "cv" else "held-out rows"
 
 
 def to_json(facts: dict[str, Any], *, indent: int | None = None) -> str:

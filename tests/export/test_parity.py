@@ -327,6 +327,6 @@ def test_what_is_told(numbers):
     model, X, session, facts = numbers
     parity = compared(model, session, facts["inputs"], X, 0.9)
     assert isinstance(parity, Parity)
-    assert str(parity).startswith("400 rows compared. Largest difference: value ")
+    assert str(parity).startswith("Compared on 400 given rows. Largest difference: value ")
     assert json.loads(json.dumps(parity.to_dict()))["n_rows"] == 400
     assert graph_inputs(facts["inputs"], X)["X"].dtype == np.float64

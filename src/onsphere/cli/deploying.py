@@ -12,9 +12,10 @@ from onsphere.cli.console import print_json, spinner
 from onsphere.cli.loading import feature_rows, share_asked
 from onsphere.cli.models import AsJson, Data, Delimiter, Model, Quiet
 from onsphere.cli.showing import show_files
+from onsphere.errors import InvalidInputError
 from onsphere.monitor import DriftMonitor
 from onsphere.tabular import read_batches, to_frame
-from onsphere.tabular.encoding import check_numbers
+from onsphere.tabular.encoding import check_numbers, plain_features
 from onsphere.tabular.saved import load_table_model
 from onsphere.writing import check_writable, whole_file
 
@@ -23,23 +24,33 @@ __all__ = ["export", "monitor"]
 
 def export(
     model: Model,
-    data: Data,
-    out: Annotated[Path, typer.Option(help="Where to write the graph.")] = Path("model.onnx"),
+    out: Annotated[Path, typer.Argument(help="Where to write the graph: a name that ends in .onnx.")] = Path(
+        "model.onnx"
+    ),
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="A table of real rows to compare on.", show_default="rows drawn by what the model file says"),
+    ] = None,
     coverage: Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")] = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as one ONNX graph, once it answers as the model does on the rows of a table."""
+    """Write a model as one ONNX graph, once it answers as the model does."""
     from onsphere.export import export_onnx
 
+    if out.suffix != ".onnx":  # a table in this place would be overwritten
+        raise InvalidInputError(
+            f"Expected a file to write whose name ends in .onnx. Got {out}. Choose another name; rows to compare on "
+            "are given by --rows."
+        )
     check_writable(out)
     fitted, summary, columns = load_table_model(model)
     share = share_asked(coverage, summary)
     with spinner("export", hidden=quiet or as_json) as progress:
         progress("reading")
-        frame = feature_rows(data, columns, delimiter)
-        progress(f"comparing on {len(frame):,} rows")
+        frame = None if rows is None else feature_rows(rows, columns, delimiter)
+        progress("comparing")
         parity = export_onnx(fitted, out, X=frame, coverage=share, summary=summary)
     if as_json:
         print_json(parity.to_dict() | {"out": out})
@@ -54,7 +65,9 @@ def monitor(
     alpha: Annotated[float, typer.Option(help="How probable a false alarm may be, over all rows.")] = 0.01,
     reference: Annotated[
         Path | None,
-        typer.Option(help="A table of ordinary rows, to say which columns moved.", show_default=False),
+        typer.Option(
+            help="A table of ordinary rows, to say which columns moved.", show_default="what the model file says"
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Where to draw the evidence: .png or .svg.", show_default=False)
@@ -67,10 +80,12 @@ def monitor(
     if plot is not None:
         check_option("monitor", "plot", plot.suffix, [".png", ".svg", ".pdf"])
         check_writable(plot)
-    fitted, _, columns = load_table_model(model)
+    fitted, summary, columns = load_table_model(model)
     features = [column for column in columns if column.is_feature]
     names = [column.name for column in features]
-    ordinary = None if reference is None else feature_rows(reference, columns, delimiter)
+    ordinary = summary.get("reference")
+    if reference is not None:
+        ordinary = plain_features(feature_rows(reference, columns, delimiter), features)
     watch = DriftMonitor(fitted, alpha=alpha, reference=ordinary)
     evidence: list[float] = []
     with spinner("monitor", hidden=quiet or as_json) as progress:
@@ -79,7 +94,10 @@ def monitor(
             frame.index += watch.n_seen
             check_numbers(frame, features)
             result = fitted.assess(frame)
-            update = watch.update(result.uncertainty) if ordinary is None else watch.observe(frame, result)
+            if ordinary is None:
+                update = watch.update(result.uncertainty)
+            else:
+                update = watch.observe(plain_features(frame, features), result)
             evidence += update.log_capital.tolist()
             progress(f"{watch.n_seen:,} rows")
     hints = [] if ordinary is None or not watch.alarm else watch.hints()[:5]

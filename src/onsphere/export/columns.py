@@ -13,7 +13,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.export.graph import Graph
 from onsphere.export.symbols import ROWS, Symbol, concat, unary
 from onsphere.tabular.columns import Column
-from onsphere.tabular.encoding import DAY, YEAR, TableEncoder, as_text, numbers_of, seconds_of
+from onsphere.tabular.encoding import DAY, YEAR, TableEncoder, plain_values
 
 __all__ = ["encoded_columns", "graph_inputs", "number_table"]
 
@@ -96,11 +96,5 @@ def _table(X: Any, columns: list[str] | None) -> Floats:
 
 
 def _raw(column: Column, X: Any) -> NDArray[Any]:
-    values = X[column.name]
-    match column.kind:
-        case "category":
-            return np.asarray(as_text(values).fillna(""), dtype=object)[:, None]
-        case "date":
-            return seconds_of(column, values)[:, None]
-        case _:
-            return numbers_of(column, values)[:, None]
+    values = plain_values(column, X[column.name])
+    return (np.asarray(values.fillna(""), dtype=object) if column.kind == "category" else values)[:, None]

@@ -10,6 +10,7 @@ from onsphere import persistence
 from onsphere._validation import check_number
 from onsphere.errors import InvalidInputError
 from onsphere.export.answering import OUTPUTS, answers, check_exportable
+from onsphere.export.drawing import DRAWN, drawn_rows
 from onsphere.export.graph import Graph, session_of
 from onsphere.export.parity import Parity, compared
 from onsphere.writing import whole_file
@@ -20,7 +21,7 @@ KEY = "onsphere"  # of the metadata
 
 
 def export_onnx(
-    model: Any, path: str | Path, *, X: Any, coverage: float = 0.9, summary: dict[str, Any] | None = None
+    model: Any, path: str | Path, *, X: Any = None, coverage: float = 0.9, summary: dict[str, Any] | None = None
 ) -> Parity:
     """Write a fitted model to one ONNX file: preprocessing, backbone, decoding, calibration and threshold.
 
@@ -31,7 +32,7 @@ def export_onnx(
     "" for missing, dates as seconds since 1970 in float64. The metadata under "onsphere" say all this in JSON. A graph
     of trees holds a leaf of every tree for each row at once: ask it about some thousand rows at a time.
 
-    Nothing is written unless the graph answers as the model does on the rows X.
+    Nothing is written unless the graph answers as the model does, on the rows X or on drawn ones.
 
     Parameters
     ----------
@@ -40,8 +41,9 @@ def export_onnx(
         scalers and Nystroem, and what skl2onnx can do in double precision (MLPs, linear models).
     path : path
         By custom it ends in ".onnx".
-    X : array or DataFrame of shape (n, p)
-        Real rows to compare the graph and the model on.
+    X : array or DataFrame of shape (n, p), optional
+        Real rows to compare the graph and the model on, which are the best to compare on. Without them, and with the
+        summary of `fit_table`, 1,000 rows are drawn from what it says of each column, some values missing or unknown.
     coverage : float in (0, 1), default 0.9
         Of intervals or sets; the graph knows this one alone.
     summary : dict, optional
@@ -50,7 +52,7 @@ def export_onnx(
     Returns
     -------
     Parity
-        How far the graph and the model differ on X, and why.
+        How far the graph and the model differ, on which rows, and why.
 
     Examples
     --------
@@ -78,7 +80,10 @@ def export_onnx(
         "outputs": [name for name in OUTPUTS if name in found],
     }
     persistence.to_json(facts)  # before the work of comparing
-    parity = compared(model, session_of(graph.model({}).SerializeToString()), described, X, coverage)
+    kind = "given rows"
+    if X is None:
+        X, kind = drawn_rows(described, summary), DRAWN
+    parity = compared(model, session_of(graph.model({}).SerializeToString()), described, X, coverage, rows=kind)
     content = graph.model({KEY: persistence.to_json(facts | {"parity": parity.to_dict()})}).SerializeToString()
     with whole_file(path) as part:
         part.write_bytes(content)

@@ -29,12 +29,14 @@ _CHOICES = ("label", "set", "accepted")
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a graph and its model differ, on real rows.
+    """How far a graph and its model differ, on some rows.
 
     Attributes
     ----------
     n_rows : int
         That were compared.
+    rows : str
+        Which ones: those that were given, or drawn ones.
     largest : dict of str to float
         For each output the largest difference; for labels, sets and accepted the number of rows that differ.
     relative : dict of str to float
@@ -49,6 +51,7 @@ class Parity:
     """
 
     n_rows: int
+    rows: str
     largest: dict[str, float]
     relative: dict[str, float]
     tolerance: dict[str, float]
@@ -57,14 +60,16 @@ class Parity:
 
     def __str__(self) -> str:
         told = ", ".join(f"{name} {value:.2g}" for name, value in self.largest.items())
-        return f"{self.n_rows:,} rows compared. Largest difference: {told}. {self.explanation}"
+        return f"Compared on {self.n_rows:,} {self.rows}. Largest difference: {told}. {self.explanation}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
 
 
-def compared(model: Any, session: Any, described: list[dict[str, Any]], X: Any, coverage: float) -> Parity:
+def compared(
+    model: Any, session: Any, described: list[dict[str, Any]], X: Any, coverage: float, *, rows: str = "given rows"
+) -> Parity:
     """Ask both about rows, and refuse a graph whose differences are not explained."""
     ours = model.assess(X, coverage=coverage)
     theirs = _run(session, described, X, len(ours))
@@ -95,7 +100,7 @@ def compared(model: Any, session: Any, described: list[dict[str, Any]], X: Any, 
                 "please export another backbone, and report this one."
             )
     n_flags = int(largest.get("accepted", 0))
-    return Parity(len(ours), largest, relative, tolerance, n_flags, _explained(model, base))
+    return Parity(len(ours), rows, largest, relative, tolerance, n_flags, _explained(model, base))
 
 
 def _run(session: Any, described: list[dict[str, Any]], X: Any, n_rows: int) -> dict[str, NDArray[Any]]:

@@ -2,5 +2,6 @@
 
 from onsphere.monitor.drift import DriftMonitor, DriftUpdate
 from onsphere.monitor.hints import Hint
+from onsphere.monitor.reference import reference_of
 
-__all__ = ["DriftMonitor", "DriftUpdate", "Hint"]
+__all__ = ["DriftMonitor", "DriftUpdate", "Hint", "reference_of"]

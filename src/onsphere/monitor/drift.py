@@ -82,8 +82,9 @@ class DriftMonitor:
         How probable a false alarm may be, over all time.
     anchor_residuals : array of shape (m,), optional
         `anchor_residual` of the assessment of the calibration rows, to watch it as well.
-    reference : array or DataFrame of shape (m, p), optional
-        Features that new ones are compared with in `hints`, for instance those of the calibration rows.
+    reference : array or DataFrame of shape (m, p), or dict, optional
+        Features that new ones are compared with in `hints`, for instance those of the calibration rows; or what was
+        kept of them: `reference_of(X)`, which is what a model file of `onsphere fit` has under "reference".
     window : int, default 200
         How many of the last rows are compared with the reference.
     random_state : int, RandomState or None, default 0

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from onsphere._validation import Floats, check_unique_names, is_frame
 from onsphere.errors import InvalidInputError
+from onsphere.monitor.reference import (
+    OTHER,
+    Reference,
+    check_reference,
+    columns_of,
+    plain_numbers,
+    plain_texts,
+    reference_of,
+)
 
-__all__ = ["Hint", "Window", "columns_of"]
-
-_N_KEPT = 1000  # numbers of a reference column, evenly spaced in rank, where it has more
-_N_CATEGORIES = 100  # of a reference column of text; rarer ones are one category
-_MISSING, _OTHER = "(missing)", "(other)"
+__all__ = ["Hint", "Window"]
 
 
 @dataclass(frozen=True)
@@ -60,24 +63,6 @@ class Hint:
         )
 
 
-def columns_of(X: Any) -> dict[str, NDArray[Any]]:
-    """Columns of a table under their names, those of an array under their numbers."""
-    if is_frame(X):
-        check_unique_names("X", X.columns)
-        columns = {str(name): np.asarray(X[name]) for name in X.columns}
-    else:
-        values = np.asarray(X)
-        if values.ndim != 2:
-            raise InvalidInputError(
-                f"Expected X of shape (n, p), dense. Got shape {values.shape}. Pass one row per sample: "
-                "X.reshape(1, -1) for a single one, X.toarray() for a sparse matrix."
-            )
-        columns = {str(index): values[:, index] for index in range(values.shape[1])}
-    if not columns or not all(len(column) for column in columns.values()):
-        raise InvalidInputError("Expected X with at least one row and one column. Got none. Pass the rows assessed.")
-    return columns
-
-
 class Window:
     """The last rows of a stream, beside what is kept of the reference.
 
@@ -86,18 +71,18 @@ class Window:
     size : int
         How many rows.
     reference : dict
-        For each column its number of rows and, for numbers, a sorted sample, the mean and the standard deviation, or,
-        for text, the share of each category.
+        What `reference_of` some rows gave; a model of `fit_table` has it in the summary of its file.
     """
 
-    def __init__(self, size: int, reference: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, size: int, reference: Reference) -> None:
+        check_reference(reference)
         self.size, self.reference = size, reference
         self.reset()
 
     @classmethod
     def of(cls, size: int, X: Any) -> Self:
-        """With these rows as the reference."""
-        return cls(size, {name: _summary(column) for name, column in columns_of(X).items()})
+        """With these rows as the reference, or with what was kept of some."""
+        return cls(size, X if isinstance(X, dict) else reference_of(X))
 
     def reset(self) -> None:
         """Forget the stream."""
@@ -114,7 +99,7 @@ class Window:
                 f"{unknown or 'none'} are unknown, and {missing or 'none'} are missing. Pass the same columns."
             )
         return {
-            name: _plain_texts(column) if "shares" in self.reference[name] else _plain_numbers(name, column)
+            name: plain_texts(column) if "shares" in self.reference[name] else plain_numbers(name, column)
             for name, column in ((name, columns[name][-self.size :]) for name in self.reference)
         }
 
@@ -140,54 +125,6 @@ class Window:
         window = cls(int(state["size"]), dict(state["reference"]))
         window.rows = {name: list(state["rows"][name]) for name in window.reference}
         return window
-
-
-def _as_numbers(column: NDArray[Any]) -> Floats | None:
-    """The column as floats, or None where it is text."""
-    if column.dtype.kind in "biuf":
-        return column.astype(np.float64)
-    if column.dtype.kind != "O" or any(isinstance(value, str) for value in column):
-        return None
-    try:
-        return np.array([math.nan if _is_missing(value) else float(value) for value in column])
-    except (TypeError, ValueError):
-        return None
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or str(value) in ("nan", "<NA>", "NaT")
-
-
-def _plain_numbers(name: str, column: NDArray[Any]) -> list[float | None]:
-    """Floats, and None for what is missing or infinite: JSON knows neither."""
-    numbers = _as_numbers(column)
-    if numbers is None:
-        raise InvalidInputError(
-            f"Expected numbers in column {name!r}, as in the reference rows. Got {column[0]!r} among others. "
-            "Pass the columns as they were in the reference."
-        )
-    return [number if math.isfinite(number) else None for number in numbers.tolist()]
-
-
-def _plain_texts(column: NDArray[Any]) -> list[str]:
-    return [_MISSING if _is_missing(value) else str(value) for value in column.tolist()]
-
-
-def _summary(column: NDArray[Any]) -> dict[str, Any]:
-    n_rows = len(column)
-    numbers = _as_numbers(column)
-    if numbers is None:
-        counts = Counter(_plain_texts(column)).most_common(_N_CATEGORIES)
-        return {"n_rows": n_rows, "shares": {text: count / n_rows for text, count in counts}}
-    known = numbers[np.isfinite(numbers)]
-    sample = np.sort(np.where(np.isfinite(numbers), numbers, math.inf))
-    kept = np.linspace(0, n_rows - 1, min(n_rows, _N_KEPT)).round().astype(np.intp)
-    return {
-        "n_rows": n_rows,
-        "sample": [number if math.isfinite(number) else None for number in sample[kept].tolist()],
-        "mean": float(known.mean()) if len(known) else None,
-        "deviation": float(known.std()) if len(known) else None,
-    }
 
 
 def _hint(name: str, summary: dict[str, Any], rows: list[Any], n_rows: int) -> Hint:
@@ -227,8 +164,8 @@ def _number_distance(reference: list[float | None], rows: list[float | None]) ->
 
 
 def _text_distance(reference: dict[str, float], rows: list[str]) -> tuple[str, float]:
-    counts = Counter(text if text in reference else _OTHER for text in rows)
-    known = {**reference, _OTHER: max(0.0, 1.0 - sum(reference.values()))}
+    counts = Counter(text if text in reference else OTHER for text in rows)
+    known = {**reference, OTHER: max(0.0, 1.0 - sum(reference.values()))}
     changes = {text: abs(counts[text] / len(rows) - share) for text, share in known.items()}
     category = max(changes, key=lambda text: changes[text])
     return category, min(changes[category], 1.0)

@@ -17,11 +17,12 @@ from onsphere.tabular.columns import (
     check_has,
     describe_columns,
     first_of,
+    pandas,
     to_dates,
     to_numbers,
 )
 
-__all__ = ["DAY", "YEAR", "TableEncoder", "as_text", "check_numbers", "numbers_of", "seconds_of"]
+__all__ = ["DAY", "YEAR", "TableEncoder", "check_numbers", "plain_features", "plain_values"]
 
 DAY, YEAR = 86_400.0, 365.2425  # seconds; days
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
@@ -133,6 +134,23 @@ def check_numbers(frame: Any, columns: Sequence[Column]) -> None:
     for column in columns:
         if column.kind == "number":
             numbers_of(column, frame[column.name])
+
+
+def plain_features(frame: Any, columns: Sequence[Column]) -> Any:
+    """The columns that are learned from, in one form however they came: numbers, with dates in seconds, or text."""
+    plain = {column.name: plain_values(column, frame[column.name]) for column in columns if column.is_feature}
+    return pandas().DataFrame(plain, index=frame.index)
+
+
+def plain_values(column: Column, values: Any) -> Any:
+    """Numbers with NaN for missing, dates in seconds since 1970, or text."""
+    match column.kind:
+        case "category":
+            return as_text(values)
+        case "date":
+            return seconds_of(column, values)
+        case _:
+            return numbers_of(column, values)
 
 
 def as_text(values: Any) -> Any:

@@ -15,9 +15,10 @@ from onsphere._validation import check_number, check_option
 from onsphere.calibration import rows_needed
 from onsphere.decision import Quantile, Rule
 from onsphere.errors import InvalidInputError, OnsphereWarning
+from onsphere.monitor import reference_of
 from onsphere.tabular.backbones import BACKBONES, can_choose, choose_backbone, table_model
 from onsphere.tabular.columns import Column, check_features, check_frame, describe_columns, listed
-from onsphere.tabular.encoding import check_numbers
+from onsphere.tabular.encoding import TableEncoder, check_numbers, plain_features
 from onsphere.tabular.evaluation import evaluate
 from onsphere.tabular.rules import apply_rule, check_rule
 from onsphere.tabular.targets import is_classification, rows_with_target, split_target, without_rare_classes
@@ -28,6 +29,7 @@ TASKS = ("auto", "regression", "classification")
 
 _FEWEST_ROWS = 20
 _ENOUGH_TO_SPLIT = 100  # calibration rows
+_N_KEPT, _N_KEPT_IN_ALL = 101, 100_000  # numbers of each column and of all, for the reference
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,8 @@ class TableFit:
     figures : dict
         Of `evaluate`, on rows that were kept out.
     X_test, y_test : those rows
+    reference : dict
+        What is kept of each column of the other rows: `onsphere.monitor.reference_of` them.
     """
 
     model: Any
@@ -66,10 +70,22 @@ class TableFit:
     coverage: float
     X_test: Any = field(repr=False)
     y_test: Any = field(repr=False)
+    reference: dict[str, dict[str, Any]] = field(repr=False)
 
     def summary(self) -> dict[str, Any]:
         """All but the model and its rows, as plain values; what `model.save(path, summary=…)` keeps."""
-        names = ("targets", "task", "why", "notes", "backbone", "candidates", "figures", "n_rows", "coverage")
+        names = (
+            "targets",
+            "task",
+            "why",
+            "notes",
+            "backbone",
+            "candidates",
+            "figures",
+            "n_rows",
+            "coverage",
+            "reference",
+        )
         return {name: getattr(self, name) for name in names} | {"columns": [asdict(column) for column in self.columns]}
 
 
@@ -178,7 +194,18 @@ def fit_table(
         coverage,
         X_test,
         y_test,
+        _reference(X_rest, columns),
     )
+
+
+def _reference(X: Any, columns: Sequence[Column]) -> dict[str, dict[str, Any]]:
+    """Little of each column, so that a model file stays small, however many there are, and gives nothing else away.
+
+    Of training and calibration rows together: they are alike, and where each row calibrates in turn they are the same.
+    """
+    plain = plain_features(X, columns)
+    n_kept = max(2, min(_N_KEPT, _N_KEPT_IN_ALL // len(plain.columns)))
+    return reference_of(plain, n_kept=n_kept, n_categories=TableEncoder().max_levels)
 
 
 class Prepared(NamedTuple):

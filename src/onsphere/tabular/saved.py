@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onsphere.errors import InvalidInputError
+from onsphere.monitor.reference import is_reference
 from onsphere.persistence import load_with_manifest
 from onsphere.tabular.columns import KINDS, Column
 from onsphere.tabular.encoding import TableEncoder
@@ -30,6 +31,7 @@ def model_columns(path: Path, model: Any, summary: dict[str, Any]) -> list[Colum
     named = [column.name for column in columns] == [each.get("name") for each in summary["columns"]]
     if not (columns and named) or model.calibration_ is None:
         raise _not_ours(path, "holds another model than it says")
+    _check_reference(path, summary, columns)
     if hasattr(model, "classes_") != (summary["task"] == "classification"):
         raise _not_ours(path, f"holds no model for {summary['task']}")
     return columns
@@ -44,6 +46,7 @@ def described_columns(path: Path, summary: dict[str, Any]) -> list[Column]:
         columns = []
     if not _are_columns(columns):
         raise _not_ours(path, "does not say what it should of: columns")
+    _check_reference(path, summary, columns)
     return columns
 
 
@@ -60,6 +63,15 @@ def _check_summary(path: Path, summary: dict[str, Any]) -> None:
         raise _not_ours(path, f"does not say what it should of: {', '.join(strange)}")
 
 
+def _check_reference(path: Path, summary: dict[str, Any], columns: list[Column]) -> None:
+    """That what is kept of the columns is of these; files that were written before there was any have none."""
+    reference = summary.get("reference")
+    if reference is not None:
+        said = {name: "shares" in each for name, each in reference.items()}
+        if said != {column.name: column.kind == "category" for column in columns if column.is_feature}:
+            raise _not_ours(path, "does not say what it should of: reference")
+
+
 def _are(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
@@ -73,6 +85,7 @@ _CHECKS = {
     "why": lambda value: isinstance(value, str),
     "backbone": lambda value: isinstance(value, str),
     "notes": lambda value: _are(value, str),
+    "reference": lambda value: value is None or is_reference(value),
     "n_rows": lambda value: (
         isinstance(value, dict) and all(isinstance(value.get(name), int) for name in ("train", "calibration"))
     ),
