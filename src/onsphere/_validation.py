@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import sys
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -73,6 +74,11 @@ def check_number(
         right = "]" if closed in ("right", "both") else ")"
         noun = "an int" if whole else "a float"
         raise bad_parameter(owner, name, f"{noun} in {left}{above:g}, {below:g}{right}", value)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of JSON is a finite number that a float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def check_flag(owner: object, name: str, value: object) -> None:

@@ -68,4 +68,5 @@ def _categories(shares: dict[str, float], rng: np.random.Generator) -> Any:
     weights = shares | {MISSING: max(_SHARE, shares.get(MISSING, 0.0)), OTHER: rare}
     texts = np.array([*weights], dtype=object)
     drawn = texts[rng.choice(len(texts), _N_ROWS, p=np.array([*weights.values()]) / sum(weights.values()))]
-    return np.where(drawn == MISSING, None, drawn)
+    drawn[drawn == MISSING] = None
+    return drawn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from onsphere.errors import InvalidInputError
 from onsphere.export.answering import OUTPUTS, answers, check_exportable
 from onsphere.export.drawing import DRAWN, drawn_rows
 from onsphere.export.graph import Graph, session_of
+from onsphere.export.metadata import KEY, calibration_scores, read_facts
 from onsphere.export.parity import Parity, compared
 from onsphere.writing import whole_file
 
-__all__ = ["KEY", "export_onnx", "open_graph"]
-
-KEY = "onsphere"  # of the metadata
+__all__ = ["export_onnx", "open_graph"]
 
 
 def export_onnx(
@@ -78,12 +76,11 @@ def export_onnx(
         "coverage": coverage,
         "inputs": described,
         "outputs": [name for name in OUTPUTS if name in found],
+        "calibration": calibration_scores(model),
     }
     persistence.to_json(facts)  # before the work of comparing
-    kind = "given rows"
-    if X is None:
-        X, kind = drawn_rows(described, summary), DRAWN
-    parity = compared(model, session_of(graph.model({}).SerializeToString()), described, X, coverage, rows=kind)
+    given, rows = (drawn_rows(described, summary), DRAWN) if X is None else (X, "given rows")
+    parity = compared(model, session_of(graph.model({}).SerializeToString()), described, given, coverage, rows=rows)
     content = graph.model({KEY: persistence.to_json(facts | {"parity": parity.to_dict()})}).SerializeToString()
     with whole_file(path) as part:
         part.write_bytes(content)
@@ -97,7 +94,8 @@ def open_graph(path: str | Path) -> tuple[Any, dict[str, Any]]:
     -------
     session : onnxruntime.InferenceSession
     facts : dict
-        manifest, coverage, inputs, outputs and parity. `graph_inputs(facts["inputs"], X)` is what to feed the session.
+        manifest, coverage, inputs, outputs, parity, and calibration: the uncertainties of the calibration rows, sorted
+        (of very many, 100,000 at random). `graph_inputs(facts["inputs"], X)` is what to feed the session.
     """
     path = Path(path)
     if not path.is_file():
@@ -111,20 +109,4 @@ def open_graph(path: str | Path) -> tuple[Any, dict[str, Any]]:
             f"Expected a file written by export_onnx. Got {path}, which onnxruntime cannot read: "
             f"{' '.join(str(error).split())} Check that it is the right file and was copied whole."
         ) from None
-    text = session.get_modelmeta().custom_metadata_map.get(KEY)
-    try:
-        facts: Any = json.loads(text or "null")
-    except ValueError:
-        facts = None
-    wanted = ("manifest", "coverage", "inputs", "outputs", "parity")
-    if not (isinstance(facts, dict) and all(name in facts for name in wanted)):
-        raise InvalidInputError(
-            f"Expected a graph with the metadata of onsphere. Got {path}, an ONNX graph without them, which does not "
-            "say what it takes and gives. Write it by export_onnx or `onsphere export`."
-        )
-    if facts["manifest"].get("format", 0) > persistence.FORMAT:
-        raise InvalidInputError(
-            f"Expected a graph of format {persistence.FORMAT} or older. Got {path} of format "
-            f"{facts['manifest']['format']}. Install a newer onsphere."
-        )
-    return session, facts
+    return session, read_facts(path, session)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._validation import Floats, check_unique_names, is_frame
+from onsphere._validation import Floats, check_unique_names, is_frame, is_number
 from onsphere.errors import InvalidInputError
 
 __all__ = [
@@ -98,20 +98,16 @@ def _is_summary(summary: Any) -> bool:
         return False
     match summary:
         case {"shares": dict(shares)}:
-            known = all(isinstance(text, str) and _is_number(share) and share >= 0 for text, share in shares.items())
+            known = all(isinstance(text, str) and is_number(share) and share >= 0 for text, share in shares.items())
             return known and sum(shares.values()) <= 1 + 1e-9
         case {"sample": [_, *_] as sample, "mean": mean, "deviation": deviation}:
-            if not all(number is None or _is_number(number) for number in sample):
+            if not all(number is None or is_number(number) for number in sample):
                 return False
             if mean is None or deviation is None:  # of a column without numbers
                 return mean is deviation
-            return _is_number(mean) and _is_number(deviation) and deviation >= 0
+            return is_number(mean) and is_number(deviation) and deviation >= 0
         case _:
             return False
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # which NaN is not
 
 
 def _as_numbers(column: NDArray[Any]) -> Floats | None:
