@@ -5,6 +5,7 @@ import json
 import warnings
 
 import numpy as np
+import onnx
 import pytest
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.impute import SimpleImputer
@@ -19,7 +20,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from onsphere import FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, Quantile, Risk
 from onsphere.calibration import ClassCalibration, RegressionCalibration
-from onsphere.export import Parity, export_onnx, graph_inputs, open_graph
+from onsphere.export import Parity, export_onnx, graph_inputs, open_graph, trees
 from onsphere.export.parity import compared
 
 N_FEATURES = 5
@@ -147,7 +148,7 @@ def test_networks_answer_within_the_bound_of_float32(task, tmp_path):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path):
+def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path, monkeypatch):
     """Where float32 and float64 of a feature lie on different sides of a threshold, only the former counts."""
     X = rows(400, 0)
     model = HCMRegressor(ExtraTreesRegressor(25), random_state=0).fit(X, targets(X, "five"))
@@ -157,8 +158,13 @@ def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path):
     exact = nodes["threshold"]
     near = [exact, np.nextafter(exact, np.inf), np.nextafter(exact, -np.inf), exact.astype(np.float32)]
     edges[np.arange(4_000), nodes["feature"]] = np.choose(np.arange(4_000) % 4, near)
-    parity = export_onnx(model, tmp_path / "model.onnx", X=edges)
-    assert parity.largest["value"] < 1e-12
+    sizes = [tree.tree_.node_count for tree in model.estimator_.estimators_]
+    for largest, n_groups in {sum(sizes): 1, sum(sizes) // 2: 3, 1: 25}.items():  # nodes that are gone through together
+        monkeypatch.setattr(trees, "_N_NODES", largest)
+        parity = export_onnx(model, tmp_path / "model.onnx", X=edges)
+        assert parity.largest["value"] < 1e-12
+        operations = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+        assert operations.count("TreeEnsemble") == n_groups
     assert "float32" in parity.explanation
 
 

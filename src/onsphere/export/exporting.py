@@ -27,8 +27,7 @@ def export_onnx(
     sigma (for classes label, probabilities and uncertainty); with a calibration lower and upper (for classes set) and
     confidence; with a threshold accepted. Its input is one table "X" of float64, or for a model of `fit_table` each
     column of the table, of shape (n, 1): numbers and booleans as float64 with NaN for missing, categories as text with
-    "" for missing, dates as seconds since 1970 in float64. The metadata under "onsphere" say all this in JSON. A graph
-    of trees holds a leaf of every tree for each row at once: ask it about some thousand rows at a time.
+    "" for missing, dates as seconds since 1970 in float64. The metadata under "onsphere" say all this in JSON.
 
     Nothing is written unless the graph answers as the model does, on the rows X or on drawn ones.
 

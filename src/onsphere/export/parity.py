@@ -21,7 +21,7 @@ __all__ = ["Parity", "compared"]
 
 # How far two computations may differ, relative to the size of what they compute.
 _DOUBLE, _SINGLE = 1e-9, 1e-5
-_N_BLOCK = 1_000  # rows at once: a graph of trees holds a leaf of every tree for each
+_N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees for each
 
 _OF_ASSESSMENT: dict[str, str] = {"label": "value", "set": "in_set"}
 _CHOICES = ("label", "set", "accepted")

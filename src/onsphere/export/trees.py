@@ -20,6 +20,7 @@ from onsphere.export.symbols import ROWS, Symbol, unsaid_of_infinite
 __all__ = ["boosted", "forest", "step_function"]
 
 _SUM, _AT_MOST = 1, 0  # how the operator calls them
+_N_NODES = 2**16  # of trees that are gone through together: some megabytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,22 +36,42 @@ class _Tree:
 
 
 def forest(x: Symbol, trees: list[Any]) -> Symbol:
-    """The mean of fitted trees of scikit-learn, which may have several outputs.
+    """The mean of fitted trees of scikit-learn, which may have several outputs."""
+    rounded = x.cast(np.float32).cast(np.float64)
+    total, *others = [_summed(rounded, group) for group in _groups(trees)]
+    for part in others:
+        total = total + part
+    # scikit-learn refuses numbers that are too large for float32.
+    return unsaid_of_infinite(rounded, total / float(len(trees)))
+
+
+def _groups(trees: list[Any]) -> list[list[Any]]:
+    """Trees that fit a cache together: onnxruntime takes each row through all trees of an operator before the next."""
+    groups: list[list[Any]] = []
+    n_nodes = _N_NODES
+    for tree in trees:
+        if n_nodes + tree.node_count > _N_NODES:
+            groups.append([])
+            n_nodes = 0
+        groups[-1].append(tree)
+        n_nodes += tree.node_count
+    return groups
+
+
+def _summed(x: Symbol, trees: list[Any]) -> Symbol:
+    """The sum of some trees.
 
     The operator allows a leaf one number. So each tree gives the number of the leaf that a row ends in, and the leaves
     are looked up in a table.
     """
     parts = [_of_forest(tree) for tree in trees]
     values = [tree.value[:, :, 0][part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
-    rounded = x.cast(np.float32).cast(np.float64)
     numbers = [np.arange(len(each), dtype=np.float64) for each in values]
     first = np.cumsum([0, *(len(each) for each in values[:-1])])
-    index = _ensemble(rounded, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64) + first
+    index = _ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64) + first
     table = index.like(np.concatenate(values))
-    width = table.shape[1]
-    leaves = table.made("Gather", index, shape=(ROWS, len(trees), width), axis=0)
-    # scikit-learn refuses numbers that are too large for float32.
-    return unsaid_of_infinite(rounded, leaves.reduced("ReduceSum", 1, keepdims=False) / float(len(trees)))
+    leaves = table.made("Gather", index, shape=(ROWS, len(trees), table.shape[1]), axis=0)
+    return leaves.reduced("ReduceSum", 1, keepdims=False)
 
 
 def boosted(x: Symbol, columns: list[list[Any]], baselines: Floats) -> Symbol:
