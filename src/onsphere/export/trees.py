@@ -38,11 +38,15 @@ class _Tree:
 def forest(x: Symbol, trees: list[Any]) -> Symbol:
     """The mean of fitted trees of scikit-learn, which may have several outputs."""
     rounded = x.cast(np.float32).cast(np.float64)
-    total, *others = [_summed(rounded, group) for group in _groups(trees)]
-    for part in others:
-        total = total + part
+    first, *others = _groups(trees)
+    total = _leaves(rounded, first).reduced("ReduceSum", 1, keepdims=True)
+    for group in others:
+        leaves = _leaves(rounded, group)
+        # The total is the first to be added up, so that trees are in the order of scikit-learn, to the last digit.
+        shape = (ROWS, 1 + len(group), leaves.shape[2])
+        total = total.made("Concat", leaves, shape=shape, axis=1).reduced("ReduceSum", 1, keepdims=True)
     # scikit-learn refuses numbers that are too large for float32.
-    return unsaid_of_infinite(rounded, total / float(len(trees)))
+    return unsaid_of_infinite(rounded, total[:, 0] / float(len(trees)))
 
 
 def _groups(trees: list[Any]) -> list[list[Any]]:
@@ -58,11 +62,11 @@ def _groups(trees: list[Any]) -> list[list[Any]]:
     return groups
 
 
-def _summed(x: Symbol, trees: list[Any]) -> Symbol:
-    """The sum of some trees.
+def _leaves(x: Symbol, trees: list[Any]) -> Symbol:
+    """What the leaf of each tree says that a row ends in, (n, trees, outputs).
 
-    The operator allows a leaf one number. So each tree gives the number of the leaf that a row ends in, and the leaves
-    are looked up in a table.
+    The operator allows a leaf one number. So each tree gives the number of the leaf, and the leaves are looked up in a
+    table.
     """
     parts = [_of_forest(tree) for tree in trees]
     values = [tree.value[:, :, 0][part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
@@ -70,8 +74,7 @@ def _summed(x: Symbol, trees: list[Any]) -> Symbol:
     first = np.cumsum([0, *(len(each) for each in values[:-1])])
     index = _ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64) + first
     table = index.like(np.concatenate(values))
-    leaves = table.made("Gather", index, shape=(ROWS, len(trees), table.shape[1]), axis=0)
-    return leaves.reduced("ReduceSum", 1, keepdims=False)
+    return table.made("Gather", index, shape=(ROWS, len(trees), table.shape[1]), axis=0)
 
 
 def boosted(x: Symbol, columns: list[list[Any]], baselines: Floats) -> Symbol:
