@@ -70,9 +70,9 @@ def _leaves(x: Symbol, trees: list[Any]) -> Symbol:
     """
     parts = [_of_forest(tree) for tree in trees]
     values = [tree.value[:, :, 0][part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
-    numbers = [np.arange(len(each), dtype=np.float64) for each in values]
-    first = np.cumsum([0, *(len(each) for each in values[:-1])])
-    index = _ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64) + first
+    ends = np.cumsum([len(each) for each in values])
+    numbers = np.split(np.arange(ends[-1], dtype=np.float64), ends[:-1])
+    index = _ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64)
     table = index.like(np.concatenate(values))
     return table.made("Gather", index, shape=(ROWS, len(trees), table.shape[1]), axis=0)
 
