@@ -11,6 +11,7 @@ import json
 import math
 import time
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -78,8 +79,8 @@ class Store:
         """Keep records, all or none, and let the monitor see them; they are on the disk when this returns."""
         try:
             with self._database.writing() as run:
-                for record in records:
-                    self._write(run, record)
+                for _, group in groupby(records, key=lambda record: record.facts.sha256):
+                    self._write(run, list(group))
                 run(
                     "DELETE FROM onsphere_assessments WHERE id <= (SELECT MAX(id) FROM onsphere_assessments) - ? "
                     "AND scores IS NULL",
@@ -89,29 +90,32 @@ class Store:
             self._watching = None  # it may have seen what was not kept
             raise
 
-    def _write(self, run: Any, record: Record) -> None:
-        watching = self._caught_up(run, record.facts)
+    def _write(self, run: Any, records: list[Record]) -> None:
+        """Records of one model; the monitor sees the scores of all at once, which is the same as one by one."""
+        facts = records[0].facts
+        watching = self._caught_up(run, facts)
         # Not a number is no score: the model said nothing of this row.
-        scores = record.uncertainty[record.uncertainty > -np.inf]
-        log_capital = watching.seen(scores) if watching is not None else None
-        finite = scores[np.isfinite(scores)]
-        run(
-            "INSERT INTO onsphere_assessments "
-            "(at, request, model, n_rows, n_accepted, seconds, uncertainty, log_capital, scores, rejected) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                record.at,
-                record.request,
-                self._name(record.facts),
-                len(record.uncertainty),
-                record.n_accepted,
-                record.seconds,
-                float(np.median(finite)) if len(finite) else None,
-                log_capital,
-                None if watching is None else scores.astype("<f8").tobytes(),
-                json.dumps(record.rejected, allow_nan=False),
-            ],
-        )
+        scores = [record.uncertainty[record.uncertainty > -np.inf] for record in records]
+        capital = [None] * len(records) if watching is None else watching.capital_after(scores)
+        for record, values, log_capital in zip(records, scores, capital, strict=True):
+            finite = values[np.isfinite(values)]
+            run(
+                "INSERT INTO onsphere_assessments "
+                "(at, request, model, n_rows, n_accepted, seconds, uncertainty, log_capital, scores, rejected) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    record.at,
+                    record.request,
+                    self._name(facts),
+                    len(record.uncertainty),
+                    record.n_accepted,
+                    record.seconds,
+                    float(np.median(finite)) if len(finite) else None,
+                    log_capital,
+                    None if watching is None else values.astype("<f8").tobytes(),
+                    json.dumps(record.rejected, allow_nan=False),
+                ],
+            )
         if watching is not None:
             [(watching.position,)] = run("SELECT MAX(id) FROM onsphere_assessments")
             watching.write(run, whole=watching.n_since >= _ROWS_BETWEEN)
@@ -132,12 +136,13 @@ class Store:
             watching.write(run, whole=True)
         elif watching is None or watching.name != name or watching.is_behind(*found[0]):
             watching = _Watching.read(run, name)
-        for number, scores in run(
+        missed = run(
             "SELECT id, scores FROM onsphere_assessments WHERE model = ? AND id > ? ORDER BY id",
             [name, watching.position],
-        ):
-            watching.seen(np.frombuffer(scores, dtype="<f8"))
-            watching.position = number
+        )
+        if missed:
+            watching.capital_after([np.frombuffer(scores, dtype="<f8") for _, scores in missed])
+            watching.position = missed[-1][0]
         self._watching = watching
         return watching
 
@@ -238,12 +243,13 @@ class _Watching:
         """Whether what is written is newer."""
         return generation != self.generation or position > self.position
 
-    def seen(self, scores: Floats) -> float:
-        """Let the monitor see scores; the logarithm of its capital after them."""
-        if len(scores):
-            self.monitor.update(scores)
+    def capital_after(self, parts: list[Floats]) -> list[float]:
+        """Let the monitor see scores; the logarithm of its capital after each part of them."""
+        before, scores = self.monitor.log_capital, np.concatenate(parts)
+        after = self.monitor.update(scores).log_capital if len(scores) else np.empty(0)
         self.n_since += len(scores)
-        return self.monitor.log_capital
+        # A part without scores leaves the capital as it was.
+        return np.append(before, after)[np.cumsum([len(part) for part in parts])].tolist()
 
     def write(self, run: Any, *, whole: bool) -> None:
         """What the page shows or, whole, all that others need to go on from here."""
