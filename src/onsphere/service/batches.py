@@ -12,7 +12,7 @@ import numpy as np
 from onsphere._validation import missing_extra
 from onsphere.service.engine import Facts
 from onsphere.service.problems import Problems, RequestError, shown
-from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, batch_of, check_names, check_number_of_rows, dates_of
+from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, check_names, check_number_of_rows, dates_of
 from onsphere.tabular.columns import Column, pandas, to_numbers
 
 __all__ = ["rows_of_arrow", "rows_of_csv"]
@@ -42,9 +42,9 @@ def rows_of_csv(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
     check_names(table.column_names, facts, problems := Problems())
     problems.check()
     check_number_of_rows(table.num_rows, max_rows)
-    columns = [_from_text(column, table[column.name].to_pandas(), problems) for column in facts.features]
+    columns = {column.name: _from_text(column, table[column.name].to_pandas(), problems) for column in facts.features}
     problems.check()
-    return batch_of(facts, columns, _keys(table, facts))
+    return Batch(columns, _keys(table, facts))
 
 
 def _header(body: bytes) -> list[str]:
@@ -67,12 +67,12 @@ def rows_of_arrow(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
             if not _fits(pa.types, column, kind):
                 problems.add(column.name, None, _KINDS[column.kind], f"the type {kind}")
         problems.check()
-        columns = [_from_arrow(pa, column, table[column.name], problems) for column in facts.features]
+        columns = {column.name: _from_arrow(pa, column, table[column.name], problems) for column in facts.features}
         keys = _keys(table, facts)
     except (pa.ArrowException, OSError, ValueError, OverflowError, struct.error, IndexError) as error:
         raise _unreadable("an Arrow stream or file", error) from None
     problems.check()
-    return batch_of(facts, columns, keys)
+    return Batch(columns, keys)
 
 
 def _arrow_table(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
@@ -177,14 +177,14 @@ def _from_arrow(pa: Any, column: Column, values: Any, problems: Problems) -> Any
                 problems.add(column.name, row, f"a number of size {LARGEST:g} at most", shown(float(numbers[row])))
             return numbers
         case "boolean":
-            return pandas().array(values.to_pylist(), dtype="boolean")
+            return np.array(values.to_pylist(), dtype=object)
         case _:
             dates = pandas().to_datetime(values.cast(pa.timestamp("us"), safe=False).to_pandas(), errors="coerce")
             return dates if dates.dt.tz is not None else dates.dt.tz_localize("UTC")
 
 
 def _from_text(column: Column, texts: Any, problems: Problems) -> Any:
-    """A column of text in the type that the model takes."""
+    """A column of text as a Batch holds it."""
     long = np.asarray(texts.str.len() > LONGEST_TEXT, dtype=bool) if texts.notna().any() else np.zeros(len(texts), bool)
     for row in np.flatnonzero(long).tolist():
         problems.add(column.name, row, f"text of at most {LONGEST_TEXT:,} characters", "a longer one")
@@ -199,9 +199,9 @@ def _from_text(column: Column, texts: Any, problems: Problems) -> Any:
             lowered = [None if text is None or text != text else str(text).strip().lower() for text in texts.tolist()]
             strange = np.array([text is not None and text not in _TRUTH for text in lowered])
             _tell(column, texts, strange, "true or false", problems)
-            return pandas().array([_TRUTH.get(text or "") for text in lowered], dtype="boolean")
+            return np.array([_TRUTH.get(text or "") for text in lowered], dtype=object)
         case "category":
-            return texts.astype(object).where(texts.notna(), None)
+            return np.asarray(texts.astype(object).where(texts.notna(), None))
         case _:
             return dates_of(column, texts, problems)
 

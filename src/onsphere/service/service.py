@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import threading
 import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -17,7 +16,7 @@ from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 
 from onsphere.errors import OnsphereError
-from onsphere.service.assessing import Assessed, assess, media_type_of
+from onsphere.service.assessing import Asked, Assessed, media_type_of
 from onsphere.service.databases import open_database
 from onsphere.service.engine import Served
 from onsphere.service.keys import Keys
@@ -26,6 +25,7 @@ from onsphere.service.problems import RequestError
 from onsphere.service.recorder import Recorder
 from onsphere.service.settings import Settings
 from onsphere.service.store import Store
+from onsphere.service.threads import Assessors
 
 __all__ = ["Service"]
 
@@ -51,7 +51,7 @@ class Service:
         store = Store(open_database(settings.store_url), alpha=settings.alpha, keep=settings.keep)
         self.recorder = Recorder(store)
         self.metrics = Metrics()
-        self._threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="onsphere")
+        self._assessors = Assessors(settings)
         self._n_working = 0
         self._live: tuple[float, dict[str, Any]] = (0.0, {})
 
@@ -74,7 +74,7 @@ class Service:
             if in_main_thread:
                 loop.remove_signal_handler(signal.SIGHUP)
             await loop.run_in_executor(None, self.recorder.stop)
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._assessors.stop()
 
     async def _watch(self) -> None:
         while self.settings.watch:
@@ -111,35 +111,22 @@ class Service:
             raise RequestError(408, "The client went away before its request had arrived.") from None
         if self._n_working >= self.settings.max_concurrent:
             raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
+        state, engine = request.scope["state"], self.served.engine
+        share = coverage or engine.facts.coverage
+        asked = Asked(engine, body, media_type, answer_type, share, state["request"], state["started"])
         self._n_working += 1
         try:
-            assessed = await self._in_thread(request, body, media_type, answer_type, coverage)
+            assessed = await self._in_thread(asked)
         finally:
             self._n_working -= 1
         recorded = await _is_done(self.recorder.record(assessed.record))
         self._tell(request, assessed, recorded)
         return assessed, recorded, answer_type
 
-    async def _in_thread(
-        self, request: Request, body: bytes, media_type: str, answer_type: str, coverage: float | None
-    ) -> Assessed:
-        state, engine = request.scope["state"], self.served.engine
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads,
-            lambda: assess(
-                engine,
-                body,
-                media_type,
-                answer_type,
-                coverage=coverage,
-                settings=self.settings,
-                request=state["request"],
-                started=state["started"],
-            ),
-        )
+    async def _in_thread(self, asked: Asked) -> Assessed:
         try:
             async with asyncio.timeout(self.settings.timeout):
-                return await work
+                return await asyncio.wrap_future(self._assessors.submit(asked))
         except TimeoutError:
             told = f"Expected to answer within {self.settings.timeout:g} s. Send fewer rows at a time."
             raise RequestError(504, told) from None
