@@ -320,6 +320,73 @@ def test_drift_raises_the_alarm_until_it_is_reset(running, given):
     assert service.http.get("/v1/live").json()["drift"]["alarm"] is False
 
 
+def test_the_alarm_says_which_columns_moved(running, given):
+    service = running()
+    ordinary = as_json(given.table(30, seed=3))
+    service.assess(*ordinary)
+    assert service.http.get("/v1/live").json()["drift"]["hints"] == []  # while there is no alarm
+    moved = [{**row, "size": row["size"] + 4.0, "shop": "d", "day": "2031-05-01"} for row in ordinary * 3]
+    for row in moved[:40]:
+        service.assess(row)
+    service.assess(*moved * 4)
+    time.sleep(1.1)
+    drift = service.http.get("/v1/live").json()["drift"]
+    assert drift["alarm"] is True
+    assert sorted(hint.split(":")[0] for hint in drift["hints"]) == ["day", "shop", "size"]
+    (shop,) = [hint for hint in drift["hints"] if hint.startswith("shop")]
+    assert shop == "shop: share of '(other)' changed by 100%"
+    assert "2031" not in str(drift)
+    assert service.http.post("/v1/reset").status_code == 200
+    assert service.service._recent.batches() == []
+    service.assess(*moved)
+    assert service.http.get("/v1/live").json()["drift"]["hints"]
+    assert service.http.post("/v1/reload").status_code == 200
+    drift = service.http.get("/v1/live").json()["drift"]  # of the same file, whose alarm goes on
+    assert (drift["alarm"], drift["hints"]) == (True, [])
+
+
+def test_a_file_without_a_reference_has_no_hints(running):
+    service = running("array")
+    service.assess(*[[9.0, 9.0]] * 200)
+    drift = service.http.get("/v1/live").json()["drift"]
+    assert (drift["alarm"], drift["hints"]) == (True, None)
+    assert service.service._recent.batches() == []
+
+
+def test_how_it_was_calibrated_is_told(shared, running):
+    assert shared.http.get("/v1/model").json()["calibrated_by"] == "cross-validation"
+    assert running("array").http.get("/v1/model").json()["calibrated_by"] == "held-out rows"
+    assert running("plain").http.get("/v1/model").json()["calibrated_by"] is None
+
+
+def test_an_onnx_file_with_calibration_scores_has_an_alarm(models, tmp_path, fitted, given, running):
+    import json
+
+    import onnx
+
+    summary, path = read_manifest(models["table"])["summary"], tmp_path / "model.onnx"
+    export_onnx(fitted, path, X=given.table(50)[FEATURES], coverage=0.9, summary=summary)
+    graph = onnx.load(path)
+    (metadata,) = [each for each in graph.metadata_props if each.key == "onsphere"]
+    facts = json.loads(metadata.value)
+    facts["calibration"] = np.sort(fitted.calibration_.uncertainty).tolist()
+    facts["manifest"]["calibrated_by"] = "cross-validation"
+    metadata.value = json.dumps(facts)
+    onnx.save(graph, path)
+    service = running(path)
+    service.assess(given.row)
+    told = service.http.get("/v1/model").json()
+    assert (told["kind"], told["calibrated_by"]) == ("onnx", "cross-validation")
+    assert told["calibration_band"]["middle"] == pytest.approx(np.median(fitted.calibration_.uncertainty))
+    drift = service.http.get("/v1/live").json()["drift"]
+    assert (drift["alarm"], drift["rows_seen"], drift["hints"]) == (False, 1, [])
+    service.assess(*[given.far] * 200)
+    time.sleep(1.1)
+    drift = service.http.get("/v1/live").json()["drift"]
+    assert drift["alarm"] is True
+    assert drift["hints"][0].startswith("size: mean +")
+
+
 def test_only_those_with_a_key_are_let_in(running, given):
     key = new_key()
     service = running(api_keys=(f"shop {hashed(key)}",))

@@ -1,6 +1,7 @@
 """The live page in a real Chromium: drawn, alive, readable, and usable by keyboard and screen reader."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -102,14 +103,42 @@ def test_a_wrong_field_is_shown_and_reached(running, show):
     assert page.locator("[aria-invalid]").count() == 0
 
 
-def test_an_alarm_is_said_and_can_be_ended(running, show, given):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_alarm_is_said_with_what_moved_and_can_be_ended(running, show, given, scheme):
     service = running()
-    service.assess(*[given.far] * 200)
-    page = show(service, scheme="dark")
+    busy(service, given, n_far=0)
+    for _ in range(4):
+        service.assess(*[{**given.far, "shop": "new one"}] * 50)
+    page = show(service, scheme=scheme)
     page.get_by_role("status").get_by_text("Drift alarm").wait_for()
-    keep(page, "page-dark-alarm")
+    moved = page.locator("#hints li").all_inner_texts()
+    assert any(hint.startswith("size: mean +") for hint in moved)
+    assert any(hint.startswith("shop: share of '(other)'") for hint in moved)
+    assert page.said == []
+    keep(page, f"page-{scheme}-alarm")
     page.get_by_role("button", name="Start the drift monitor again").click()
     page.get_by_text("no sign of drift").wait_for()
+    assert not page.locator("#hints").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("table", "The model was calibrated by cross-validation, so a false alarm is more likely than 1 %."),
+        ("array", "A false alarm has a chance of at most 1 %, however long one looks."),
+        (None, "If the model was calibrated on rows kept apart for it, a false alarm has a chance of at most 1 %"),
+        ("plain", None),
+    ],
+)
+def test_the_promise_is_the_one_that_holds(running, show, model, said):
+    service = running(model or "table")
+    if model is None:  # as of a file that does not say
+        engine = service.service.served.engine
+        engine.facts = replace(engine.facts, calibrated_by=None)
+    page = show(service)
+    page.get_by_text("Everything works").wait_for()
+    found = page.locator("#promise").inner_text().replace("\u00a0", " ")
+    assert found.startswith(said) if said else found == ""
 
 
 def test_a_store_that_does_not_work_is_said(running, show, given, tmp_path):
@@ -159,6 +188,7 @@ def test_a_model_without_calibration_has_a_page_too(running, show):
     service.assess([0.5, 0.5])
     page = show(service)
     page.get_by_text("nothing to compare with").wait_for()
+    page.get_by_role("status").get_by_text("Drift is not watched").wait_for()
     page.get_by_label("x0").fill("1")
     page.get_by_role("button", name="Assess").click()
     page.get_by_text("Input X contains NaN").wait_for()

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import importlib
 import io
+import json
 import os
 import signal
 import struct
@@ -26,6 +27,7 @@ from typer.testing import CliRunner
 from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, load
 from onsphere.assessment import Assessment
 from onsphere.export import export_onnx
+from onsphere.monitor.hints import Window
 from onsphere.service import Settings, serve
 from onsphere.service.batches import _is_packed, rows_of_arrow, rows_of_csv
 from onsphere.service.engine import Served, load_engine
@@ -33,6 +35,7 @@ from onsphere.service.graphs import GraphEngine
 from onsphere.service.logs import Metrics, Watch
 from onsphere.service.openapi import body_schema
 from onsphere.service.problems import RequestError
+from onsphere.service.recent import Recent, hints_of
 from onsphere.service.replies import answer_rows, csv_of, reason
 from onsphere.service.rows import Batch, rows_of_json
 from onsphere.tabular.columns import Column
@@ -44,6 +47,11 @@ app_module = sys.modules["onsphere.service.app"]
 @pytest.fixture(scope="module")
 def facts(models):
     return load_engine(models["table"]).facts
+
+
+@pytest.fixture(scope="module")
+def other_facts(models):
+    return load_engine(models["other"]).facts
 
 
 @pytest.fixture(scope="module")
@@ -361,6 +369,62 @@ def test_a_model_with_other_steps_has_no_levels(tmp_path):
     X = np.random.default_rng(0).normal(size=(30, 1))
     path = HCMRegressor(make_pipeline(StandardScaler(), Ridge())).fit(X, X[:, 0]).save(tmp_path / "m.onsphere")
     assert load_engine(path).facts.levels == {}
+
+
+# --- the last rows ---
+
+
+def some(n_rows, first=0.0):
+    rows = [[first + index, 3, "a", True, "2024-03-01"] for index in range(n_rows)]
+    return lambda facts: rows_of_json(json.dumps({"rows": rows}).encode(), facts, max_rows=10_000)
+
+
+def test_as_many_of_the_last_rows_are_kept_as_are_needed(facts, other_facts):
+    recent = Recent(facts)
+    for n_rows in (5, 190, 7, 3, 1):
+        recent.add(facts, some(n_rows)(facts))
+    assert [len(batch) for batch in recent.batches()] == [190, 7, 3, 1]
+    recent.add(facts, large := some(5_000)(facts))
+    (kept,) = recent.batches()
+    assert kept.row(199)["size"] == 4_999.0
+    assert kept.columns["size"].base is None  # so that the memory of the others is free
+    assert len(large) == 5_000
+    recent.add(other_facts, some(1)(other_facts))
+    assert recent.batches() == [kept]
+    unknown = replace(facts, reference=None)
+    recent = Recent(unknown)
+    recent.add(unknown, some(1)(unknown))
+    assert recent.batches() == []
+
+
+def test_rows_that_do_not_fit_the_reference_give_no_hints(facts):
+    batch = some(50, first=100.0)(facts)
+    assert hints_of(facts, [batch, batch])[0].startswith("size: mean +")
+    assert hints_of(facts, []) == []
+    for wrong in ({}, {"size": facts.reference["size"]}, {"size": 3}, {**facts.reference, "day": {"n_rows": "x"}}):
+        assert hints_of(replace(facts, reference=wrong), [batch]) == []
+
+
+def test_rows_with_nothing_in_them_give_hints_too(facts):
+    nothing = rows_of_json(b'{"rows": [[null, null, null, null, null]]}', facts, max_rows=10)
+    hints = hints_of(facts, [nothing] * 200)
+    assert all("missing" in hint for hint in hints)
+    assert len(hints) == 3
+
+
+def test_ordinary_rows_give_no_hints(facts, given):
+    frame = given.table(150, seed=8)[["size", "rooms", "shop", "new", "day"]]
+    body = json.dumps({"rows": frame.assign(day=frame["day"].astype(str)).values.tolist()}).encode()
+    assert hints_of(facts, [rows_of_json(body, facts, max_rows=200)]) == []
+
+
+def test_an_array_has_hints_by_the_number_of_its_columns(models):
+    plain = load_engine(models["array"]).facts
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    watched = replace(plain, reference=Window.of(200, X).reference)
+    rows = json.dumps({"rows": (X[:100] + np.array([0.0, 3.0])).tolist()}).encode()
+    (hint,) = hints_of(watched, [rows_of_json(rows, watched, max_rows=200)])
+    assert hint.startswith("1: mean +3")
 
 
 # --- starting ---

@@ -180,7 +180,7 @@ def _from_arrow(pa: Any, column: Column, values: Any, problems: Problems) -> Any
             return np.array(values.to_pylist(), dtype=object)
         case _:
             dates = pandas().to_datetime(values.cast(pa.timestamp("us"), safe=False).to_pandas(), errors="coerce")
-            return dates if dates.dt.tz is not None else dates.dt.tz_localize("UTC")
+            return (dates if dates.dt.tz is not None else dates.dt.tz_localize("UTC")).array
 
 
 def _from_text(column: Column, texts: Any, problems: Problems) -> Any:

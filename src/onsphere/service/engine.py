@@ -48,6 +48,10 @@ class Facts:
         The largest uncertainty that is accepted.
     calibration : array of shape (n,) or None
         The uncertainties of the calibration rows.
+    calibrated_by : {"held-out rows", "cross-validation"} or None
+        Only after the first does the drift alarm keep its promise; None where the file does not say.
+    reference : dict or None
+        What is kept of each column of ordinary rows, which says which of them moved; see `onsphere.monitor.hints`.
     notes : tuple of str
         What deserves a look.
     more : dict
@@ -66,6 +70,8 @@ class Facts:
     coverage: float
     threshold: float | None
     calibration: Floats | None
+    calibrated_by: str | None
+    reference: dict[str, Any] | None
     notes: tuple[str, ...]
     more: dict[str, Any]
 
@@ -101,6 +107,7 @@ class Facts:
             "coverage": self.coverage,
             "threshold": self.threshold if finite else None,
             "calibration_band": band,
+            "calibrated_by": self.calibrated_by,
             "notes": list(self.notes),
             **self.more,
         }
@@ -134,6 +141,7 @@ class ModelEngine:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, trusted=trusted)
         calibration, summary = self.model.calibration_, manifest["summary"]
+        manifest.setdefault("calibrated_by", _calibrated_by(self.model))  # which older files do not say
         self.facts = facts_of(
             path,
             manifest,
@@ -188,6 +196,8 @@ def facts_of(
         coverage=coverage or float(summary.get("coverage", 0.9)),
         threshold=None if threshold is None else float(threshold),
         calibration=None if calibration is None else np.asarray(calibration, dtype=np.float64),
+        calibrated_by=manifest.get("calibrated_by"),
+        reference=summary.get("reference"),
         notes=tuple(dict.fromkeys([*notes, *summary.get("notes", ())])),
         more={
             "classes": classes,
@@ -214,6 +224,12 @@ def _targets(model: Any, summary: dict[str, Any]) -> tuple[str, ...]:
     if n_outputs == 1 and not names:
         return ("value",)
     return tuple(names or (str(index) for index in range(n_outputs)))
+
+
+def _calibrated_by(model: Any) -> str | None:
+    if model.calibration_ is None:
+        return None
+    return "cross-validation" if getattr(model, "calibration", None) == "cv" else "held-out rows"
 
 
 def _levels(model: Any) -> dict[str, list[str]]:

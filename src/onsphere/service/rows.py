@@ -39,7 +39,7 @@ class Batch:
     ----------
     columns : dict
         The features by name, in their order: numbers as an array of floats, booleans and text as one of objects with
-        None for missing, dates as a Series.
+        None for missing, dates as one of pandas.
     keys : dict of list
     """
 
@@ -48,6 +48,12 @@ class Batch:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    def last(self, n_rows: int) -> Batch:
+        """The last rows without their keys, and without the memory of all others."""
+        if len(self) <= n_rows:
+            return self
+        return Batch({name: values[-n_rows:].copy() for name, values in self.columns.items()}, {})
 
     def row(self, index: int) -> dict[str, Any]:
         """The features of a row as plain values."""
@@ -78,7 +84,7 @@ def _joined(column: Column, parts: list[Any]) -> Any:
         case "category":
             return pandas().Series(np.concatenate(parts), dtype=object)
         case _:
-            return pandas().concat(parts, ignore_index=True)
+            return pandas().concat([pandas().Series(part) for part in parts], ignore_index=True)
 
 
 def rows_of_json(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
@@ -262,7 +268,7 @@ def dates_of(column: Column, texts: Any, problems: Problems) -> Any:
         written = "2024-01-31" if column.date_format in (None, "ISO8601") else column.date_format
         for row in np.flatnonzero(strange).tolist():
             problems.add(column.name, row, f"a date, written as {written}", shown(texts.iloc[row]))
-    return dates
+    return dates.array
 
 
 def _plain(value: Any) -> Any:

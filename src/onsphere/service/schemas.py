@@ -85,6 +85,9 @@ class ModelFacts(BaseModel):
     threshold: Number
     calibration_band: Band | None
     calibration_rows: int | None
+    calibrated_by: str | None = Field(
+        description='"held-out rows" or "cross-validation", after which a false alarm is more likely than alpha.'
+    )
     classes: list[Any] | None
     rule: str | None
     backbone: str | None
@@ -150,6 +153,10 @@ class Drift(BaseModel):
     rows_seen: int
     log_capital: float
     alarm_line: float
+    hints: list[str] | None = Field(
+        description="Which columns moved most, once the alarm is raised, by the last rows of the worker that answers; "
+        "null where the model's file does not say what they were like."
+    )
 
 
 class StoreState(BaseModel):

@@ -18,10 +18,11 @@ from starlette.requests import ClientDisconnect
 from onsphere.errors import OnsphereError
 from onsphere.service.assessing import Asked, Assessed, media_type_of
 from onsphere.service.databases import open_database
-from onsphere.service.engine import Served
+from onsphere.service.engine import Facts, Served
 from onsphere.service.keys import Keys
 from onsphere.service.logs import Metrics
 from onsphere.service.problems import RequestError
+from onsphere.service.recent import Recent, hints_of
 from onsphere.service.recorder import Recorder
 from onsphere.service.settings import Settings
 from onsphere.service.store import Store
@@ -52,6 +53,7 @@ class Service:
         self.recorder = Recorder(store)
         self.metrics = Metrics()
         self._assessors = Assessors(settings)
+        self._recent = Recent(self.served.engine.facts)
         self._n_working = 0
         self._live: tuple[float, dict[str, Any]] = (0.0, {})
 
@@ -86,8 +88,13 @@ class Service:
         """Load the model's file anew; whether another model answers now."""
         changed = self.served.reload()
         self.metrics.loaded.set(self.served.loaded_at)
-        self._live = (0.0, {})
+        self._start_looking()
         return changed
+
+    def _start_looking(self) -> None:
+        """Forget what was seen of another model, or before a reset."""
+        self._recent = Recent(self.served.engine.facts)
+        self._live = (0.0, {})
 
     def _reload_and_log(self) -> None:
         try:
@@ -119,6 +126,7 @@ class Service:
             assessed = await self._in_thread(asked)
         finally:
             self._n_working -= 1
+        self._recent.add(assessed.record.facts, assessed.batch)
         recorded = await _is_done(self.recorder.record(assessed.record))
         self._tell(request, assessed, recorded)
         return assessed, recorded, answer_type
@@ -158,8 +166,17 @@ class Service:
             found = future.result()
             if facts.threshold is None:
                 found["minute"]["accepted"] = None
+            if found["drift"] is not None:
+                found["drift"]["hints"] = await self._hints(facts, found["drift"]["alarm"])
         store = {"working": reason is None, "reason": reason}
         return {"now": time.time(), "model": facts.sha256, "store": store, **found}
+
+    async def _hints(self, facts: Facts, alarm: bool) -> list[str] | None:
+        if facts.reference is None:
+            return None
+        if not alarm:
+            return []
+        return await asyncio.get_running_loop().run_in_executor(None, hints_of, facts, self._recent.batches())
 
     def described(self) -> dict[str, Any]:
         """What `GET /v1/model` answers."""
@@ -175,7 +192,7 @@ class Service:
             raise RequestError(
                 503, f"The store does not work: {self.recorder.trouble or 'it does not answer in time'}."
             )
-        self._live = (0.0, {})
+        self._start_looking()
 
     async def measured(self) -> bytes:
         """What `GET /metrics` answers."""

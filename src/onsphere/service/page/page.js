@@ -44,12 +44,27 @@ function show(live) {
   at("drift").replaceChildren(live.drift ? capital(live.points, live.drift) : element("p", { class: "note" },
     live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
   at("reset").hidden = !live.drift;
+  at("promise").textContent = live.drift ? promise(Math.exp(-live.drift.alarm_line)) : "";
+  showHints(live.drift?.hints ?? []);
   showRejected(live.rejected);
   const lines = [];
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
   if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
   if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm: since row ${live.drift.alarmed_at} the rows are not like those of the calibration.`]);
-  say(lines.length ? lines : [["good", "Everything works, and there is no sign of drift."]]);
+  say(lines.length ? lines : [["good", live.drift ? "Everything works, and there is no sign of drift." : "Everything works. Drift is not watched."]]);
+}
+
+// How probable a false alarm is depends on how the model was calibrated.
+function promise(alpha) {
+  const chance = `${told(100 * alpha)}\u00a0%`;
+  if (model.calibrated_by === "cross-validation") return `The model was calibrated by cross-validation, so a false alarm is more likely than ${chance}.`;
+  const kept = `a false alarm has a chance of at most ${chance}, however long one looks.`;
+  return model.calibrated_by ? `A${kept.slice(1)}` : `If the model was calibrated on rows kept apart for it, ${kept}`;
+}
+
+function showHints(hints) {
+  at("hints").hidden = !hints.length;
+  at("hints").replaceChildren(element("p", {}, "Moved most:"), element("ul", {}, ...hints.map(hint => element("li", {}, hint))));
 }
 
 function showRejected(rows) {
