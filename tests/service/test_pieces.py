@@ -205,6 +205,68 @@ def test_a_decimal_of_a_senseless_scale_is_refused(facts):
         rows_of_arrow(arrow(columns(rooms=wild)), facts, max_rows=10)
 
 
+def views_of_one_text(n_rows):
+    """Long texts of many rows that all lie in one place, which no offsets could say."""
+    one = pa.array(["x" * 10_000], pa.string_view())
+    views = pa.py_buffer(one.buffers()[1].to_pybytes() * n_rows)
+    return pa.Array.from_buffers(pa.string_view(), n_rows, [None, views, one.buffers()[2]])
+
+
+UNION = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+RUNS = pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a"]))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pa.array([[1]]),
+        pa.array([{"a": 1}]),
+        pa.array([b"x"]),
+        pa.array([b"x" * 16], pa.uuid()),
+        UNION,
+        RUNS,
+        views_of_one_text(1),
+        pa.array([1], pa.duration("s")),
+        pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([[1]])),
+        pa.Array.from_buffers(pa.decimal128(5, 2_000_000), 1, [None, pa.py_buffer(bytes(16))]),
+    ],
+    ids=lambda key: str(key.type)[:12],
+)
+def test_keys_of_types_that_are_not_plain_are_refused(facts, key):
+    with pytest.raises(RequestError, match=r"plain values in the column id\. Got the type"):
+        read(facts, id=key)
+    with pytest.raises(RequestError, match="text in the column shop"):
+        read(facts, shop=key)
+    assert len(read(facts, site=key)) == 1  # which is not looked into
+
+
+def test_a_long_text_that_many_rows_share_is_not_copied_for_each(facts):
+    shared = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(["x" * 10_000]))
+    with pytest.raises(RequestError, match="at most 1,000 characters in the column id"):
+        read(facts, id=shared)
+    nothing = pa.DictionaryArray.from_arrays(pa.array([None], pa.int8()), pa.array([None], pa.string()))
+    assert read(facts, id=nothing, shop=nothing).key(0) == {"id": None}
+    assert read(facts, id=pa.array(["a"]).dictionary_encode()).key(0) == {"id": "a"}
+
+
+def test_arrow_of_very_many_parts_is_refused(facts):
+    table = columns(shop=pa.array(["a"]).dictionary_encode())
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        for _ in range(300):
+            writer.write_table(table.slice(0, 0))
+            writer.write_table(table)
+    with pytest.raises(RequestError, match="at most 200 parts") as caught:
+        rows_of_arrow(out.getvalue(), facts, max_rows=1000)
+    assert caught.value.status == 413
+
+
+def test_a_key_that_is_no_number_after_all_is_refused(facts):
+    wild = pa.Array.from_buffers(pa.decimal256(76, 2), 1, [None, pa.py_buffer(b"\xff" * 31 + b"\x7f")])
+    with pytest.raises(RequestError, match="cannot be read"):
+        read(facts, id=wild)
+
+
 @run_with(max_examples=200, deadline=None)
 @drawn(data=st.data())
 def test_arrow_that_was_damaged_is_refused_and_no_more(facts, data):

@@ -21,6 +21,7 @@ _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _KINDS = {"number": "numbers", "boolean": "booleans", "category": "text", "date": "dates or text"}
 _CSV = "CSV in UTF-8 with a line of names"
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # of the header of a message
+_MOST_MESSAGES = 200  # of Arrow: a dictionary is looked at again for each
 
 
 def rows_of_csv(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
@@ -62,40 +63,69 @@ def rows_of_arrow(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
     problems = Problems()
     try:
         table = _arrow_table(pa, body, facts, max_rows)
-        for column in facts.features:
-            kind = table.schema.field(column.name).type
-            if not _fits(pa.types, column, kind):
-                problems.add(column.name, None, _KINDS[column.kind], f"the type {kind}")
-        problems.check()
         columns = {column.name: _from_arrow(pa, column, table[column.name], problems) for column in facts.features}
         keys = _keys(table, facts)
-    except (pa.ArrowException, OSError, ValueError, OverflowError, struct.error, IndexError) as error:
+    except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, struct.error) as error:
         raise _unreadable("an Arrow stream or file", error) from None
     problems.check()
     return Batch(columns, keys)
 
 
 def _arrow_table(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
-    """All of it, once it is known not to grow and to be sound."""
+    """The columns that are needed, once it is known that they do not grow and are sound."""
     # A file is a stream after its first eight bytes. What it says at its end of where its batches lie is not needed,
     # and could lead to others than those that were looked at.
     content = memoryview(body)[8:] if body.startswith(b"ARROW1") else memoryview(body)
-    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(content)):
+    for number, message in enumerate(pa.ipc.MessageReader.open_stream(pa.BufferReader(content))):
+        if number == _MOST_MESSAGES:
+            raise RequestError(
+                413, f"Expected at most {_MOST_MESSAGES} parts of Arrow. Got more. Write more rows in each batch."
+            )
         if _is_packed(message.metadata.to_pybytes()):
             raise RequestError(
                 422, "Expected Arrow that is not packed. Got a compressed batch. Write it without compression."
             )
-    reader = pa.ipc.open_stream(pa.BufferReader(content))
-    _check_table(list(reader.schema.names), facts)
+    schema = pa.ipc.open_stream(pa.BufferReader(content)).schema
+    _check_table(list(schema.names), facts)
+    needed = _needed_fields(pa.types, schema, facts)
+    reader = pa.ipc.open_stream(pa.BufferReader(content), options=pa.ipc.IpcReadOptions(included_fields=needed))
     batches: list[Any] = []
     n_rows = 0
     for batch in reader:
         n_rows += batch.num_rows
         check_number_of_rows(max(n_rows, 1), max_rows)
         batch.validate(full=True)
+        _check_dictionaries(pa.types, batch)
         batches.append(batch)
     check_number_of_rows(n_rows, max_rows)
     return pa.Table.from_batches(batches, reader.schema)
+
+
+def _needed_fields(types: Any, schema: Any, facts: Facts) -> list[int]:
+    """Where features and keys lie, all of types that can be read; other columns are never looked into."""
+    problems = Problems()
+    used = [column for column in facts.columns if column.is_feature or column.kind == "key"]
+    found = {column.name: column for column in used if column.name in schema.names}
+    for name, column in found.items():
+        kind = schema.field(name).type
+        if not (_fits(types, column, kind) if column.is_feature else _is_plain(types, kind)):
+            problems.add(name, None, _KINDS.get(column.kind, "plain values"), f"the type {kind}")
+    problems.check()
+    return [schema.names.index(name) for name in found]
+
+
+def _check_dictionaries(types: Any, batch: Any) -> None:
+    """That no text is long that many rows may share: each of them would get a copy."""
+    import pyarrow.compute as compute
+
+    problems = Problems()
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        if not types.is_dictionary(values.type):
+            continue
+        longest = compute.max(compute.utf8_length(values.dictionary)).as_py()
+        if longest is not None and longest > LONGEST_TEXT:
+            problems.add(name, None, f"text of at most {LONGEST_TEXT:,} characters", "a longer one")
+    problems.check()
 
 
 def _is_packed(message: bytes) -> bool:
@@ -135,17 +165,31 @@ def _check_table(names: list[str], facts: Facts) -> None:
     problems.check()
 
 
-def _fits(types: Any, column: Column, kind: Any) -> bool:
+def _is_text(types: Any, kind: Any) -> bool:
+    """Text with a place of its own for each row, or of a dictionary, but no views, which may all lie in one place."""
     value = kind.value_type if types.is_dictionary(kind) else kind
-    text = types.is_string(value) or types.is_large_string(value)
+    return types.is_string(value) or types.is_large_string(value)
+
+
+def _is_number(types: Any, kind: Any) -> bool:
+    # pyarrow's cast of a decimal looks its scale up in a table without looking at the table's length.
+    decimal = types.is_decimal(kind) and abs(kind.scale) <= kind.precision
+    return types.is_integer(kind) or types.is_floating(kind) or decimal
+
+
+def _is_plain(types: Any, kind: Any) -> bool:
+    dated = types.is_date(kind) or types.is_timestamp(kind)
+    known = dated or types.is_null(kind) or types.is_boolean(kind)
+    return known or _is_number(types, kind) or _is_text(types, kind)
+
+
+def _fits(types: Any, column: Column, kind: Any) -> bool:
+    text = _is_text(types, kind)
     if types.is_null(kind):
         return True
     match column.kind:
         case "number":
-            # pyarrow's cast of a decimal looks its scale up in a table without looking at the table's length.
-            decimal = types.is_decimal(kind) and abs(kind.scale) <= kind.precision
-            number = types.is_integer(kind) or types.is_floating(kind) or decimal
-            return number or (text and column.written_as_text)
+            return _is_number(types, kind) or (text and column.written_as_text)
         case "boolean":
             return types.is_boolean(kind) or (text and column.written_as_text)
         case "category":
@@ -156,14 +200,7 @@ def _fits(types: Any, column: Column, kind: Any) -> bool:
 
 def _from_arrow(pa: Any, column: Column, values: Any, problems: Problems) -> Any:
     kind = values.type
-    if pa.types.is_null(kind):
-        values = values.cast(pa.string())
-    elif pa.types.is_dictionary(kind):
-        # Its values first: a long one that is repeated would be too much.
-        for part in values.chunks:
-            if any(len(text) > LONGEST_TEXT for text in part.dictionary.to_pylist() if text is not None):
-                problems.add(column.name, None, f"text of at most {LONGEST_TEXT:,} characters", "a longer one")
-                problems.check()
+    if pa.types.is_null(kind) or pa.types.is_dictionary(kind):
         values = values.cast(pa.string())
     elif pa.types.is_decimal(kind):
         values = values.cast(pa.float64())
@@ -216,14 +253,11 @@ def _keys(table: Any, facts: Facts) -> dict[str, list[Any]]:
     names = [column.name for column in facts.columns if column.kind == "key" and column.name in table.column_names]
     return {
         name: [
-            value if value is None or isinstance(value, int | float) else str(value) for value in _plain(table[name])
+            value if value is None or isinstance(value, int | float) else str(value)
+            for value in table[name].to_pylist()
         ]
         for name in names
     }
-
-
-def _plain(values: Any) -> list[Any]:
-    return values.to_pylist()
 
 
 def _unreadable(expected: str, error: Exception) -> RequestError:
