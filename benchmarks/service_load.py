@@ -24,7 +24,7 @@ from _record import record
 from onsphere.export import export_onnx
 from onsphere.tabular import fit_table
 
-SECONDS, SECONDS_ONNX, CONNECTIONS = int(os.environ.get("SECONDS", "60")), 15, 8
+SECONDS, SECONDS_MORE, CONNECTIONS = int(os.environ.get("SECONDS", "60")), 15, 8
 START = """
 import sys
 from onsphere.service import Settings, serve
@@ -71,7 +71,7 @@ class Served:
         self.run.wait(60)
 
 
-def ask(url, rows, expected, done, found):
+def ask(url, rows, expected, tolerance, done, found):
     """Ask about rows of which the answer is known, until done; count what is wrong, and remember what was stored."""
     with httpx.Client(base_url=url, timeout=30) as client:
         while not done.is_set():
@@ -82,7 +82,7 @@ def ask(url, rows, expected, done, found):
                 return
             row = answer.json()["rows"][0] if answer.status_code == 200 else {}
             near = all(
-                abs(row.get(name, np.inf) - expected[name][index]) <= 1e-6 for name in ("value", "lower", "upper")
+                abs(row.get(name, np.inf) - expected[name][index]) <= tolerance for name in ("value", "lower", "upper")
             )
             found["asked"] += 1
             found["wrong"] += not (near and row["accepted"] == bool(expected["accepted"][index]))
@@ -90,9 +90,9 @@ def ask(url, rows, expected, done, found):
                 found["stored"].append(answer.headers["x-request-id"])
 
 
-def asking(url, rows, expected, n_threads):
+def asking(url, rows, expected, tolerance, n_threads):
     done, found = threading.Event(), {"asked": 0, "wrong": 0, "stored": []}
-    threads = [threading.Thread(target=ask, args=(url, rows, expected, done, found)) for _ in range(n_threads)]
+    threads = [threading.Thread(target=ask, args=(url, rows, expected, tolerance, done, found)) for _ in range(n_threads)]
     for thread in threads:
         thread.start()
 
@@ -105,7 +105,7 @@ def asking(url, rows, expected, n_threads):
     return stop
 
 
-def wrk(url, rows, seconds, folder):
+def wrk(url, rows, seconds, connections, folder):
     bodies = ",\n".join("'" + json.dumps({"rows": [row]}) + "'" for row in rows[:50])
     script = Path(folder) / "ask.lua"
     script.write_text(
@@ -116,7 +116,7 @@ def wrk(url, rows, seconds, folder):
     command = [
         "wrk",
         "-t1",
-        f"-c{CONNECTIONS}",
+        f"-c{connections}",
         f"-d{seconds}s",
         "--timeout",
         "30s",
@@ -141,18 +141,21 @@ def wrk(url, rows, seconds, folder):
     }
 
 
-def loaded(path, rows, expected, seconds, folder):
+def loaded(path, rows, expected, seconds, connections, folder):
+    # A graph counts some of its steps in another order, and agrees with its model to fewer digits.
+    tolerance = 1e-6 if path.suffix == ".onnx" else 1e-9
     with Served(path) as served:
-        stop = asking(served.url, rows, expected, 1)
-        figures = wrk(served.url, rows, seconds, folder)
+        stop = asking(served.url, rows, expected, tolerance, 1)
+        figures = wrk(served.url, rows, seconds, connections, folder)
         found = stop()
-    return {"file": path.name, "seconds": seconds, **figures, "checked": found["asked"], "wrong": found["wrong"]}
+    asked = {"file": path.name, "seconds": seconds, "connections": connections}
+    return {**asked, **figures, "checked": found["asked"], "wrong": found["wrong"]}
 
 
 def killed(path, rows, expected):
     """How many of the acknowledged requests are missing after kill -9 in the middle of load."""
     with Served(path) as served:
-        stop = asking(served.url, rows, expected, 4)
+        stop = asking(served.url, rows, expected, 1e-9, 4)
         time.sleep(5)
         served.run.kill()
         found = stop()
@@ -162,6 +165,7 @@ def killed(path, rows, expected):
     return len(found["stored"]), len(set(found["stored"]) - kept)
 
 
+load_before = os.getloadavg()[1]
 with tempfile.TemporaryDirectory() as folder:
     fit = fit_table(table(1000, 0), ["price"], backbone="kernel")
     summary = {"data": "made up", **fit.summary()}
@@ -171,16 +175,19 @@ with tempfile.TemporaryDirectory() as folder:
     export_onnx(fit.model, graph, X=new, coverage=fit.coverage, summary=summary)
     rows, expected = new.to_dict(orient="records"), fit.model.assess(new, coverage=fit.coverage).to_dict()
     figures = [
-        loaded(native, rows, expected, SECONDS, folder),
-        loaded(graph, rows, expected, SECONDS_ONNX, folder),
+        loaded(native, rows, expected, SECONDS, CONNECTIONS, folder),
+        loaded(native, rows, expected, SECONDS_MORE, 4 * CONNECTIONS, folder),
+        loaded(graph, rows, expected, SECONDS_MORE, CONNECTIONS, folder),
     ]
     n_stored, n_lost = killed(native, rows, expected)
 record(
     "service_load",
-    about=f"`onsphere serve`, one worker, asked by wrk over {CONNECTIONS} connections on the same machine, one row per "
-    "request, a kernel model of a table of 1,000 rows; SQLite holds each assessment before it is answered. At the same "
-    "time one more client compares its answers with those of the model in its own process.",
+    about="`onsphere serve`, one worker, asked by wrk on the same machine, one row per request, a kernel model of a table "
+    "of 1,000 rows; SQLite holds each assessment before it is answered. At the same time one more client compares its "
+    "answers with those of the model in its own process, to 1e-9 (1e-6 for the graph). The load average tells how many "
+    "other processes wanted the cores before anything was asked.",
     rows=figures,
     acknowledged_before_kill_9=n_stored,
     lost_by_kill_9=n_lost,
+    load_average_before=round(load_before, 1),
 )

@@ -24,8 +24,12 @@ def model(models, tmp_path):
     return str(shutil.copy(models["table"], tmp_path / "model.onsphere"))
 
 
-def test_it_starts_answers_and_ends(model, given):
-    with given.process(model) as run:
+def test_it_starts_answers_those_with_a_key_and_ends(model, given):
+    key = new_key()
+    with given.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hashed(key)}) as run:
+        assert run.http.get("/v1/model").status_code == 401
+        run.http.headers["x-api-key"] = key
+        assert run.http.get("/v1/model").status_code == 200
         assert run.http.post("/v1/assess", json={"rows": [given.row]}).json()["recorded"] is True
         assert run.http.get("/readyz").json()["ready"] is True
         run.http.close()
@@ -123,13 +127,6 @@ def test_others_are_not_served_without_keys(model):
         serve(Settings(model, host="203.0.113.1", port=0, open=True))
     with pytest.raises(InvalidInputError, match="mysql"):
         serve(Settings(model, port=0, store="mysql://x"))
-
-
-def test_a_key_opens_a_public_address(model, given):
-    key = new_key()
-    with given.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hashed(key)}) as run:
-        assert run.http.get("/v1/model").status_code == 401
-        assert run.http.get("/v1/model", headers={"x-api-key": key}).status_code == 200
 
 
 def test_workers_share_one_alarm_and_reload_together(model, models, given):

@@ -116,8 +116,9 @@ def _needed_fields(types: Any, schema: Any, facts: Facts) -> list[int]:
 
 def _check_dictionaries(types: Any, batch: Any) -> None:
     """That no text is long that many rows may share: each of them would get a copy."""
-    import pyarrow.compute as compute
+    import pyarrow.compute
 
+    compute: Any = pyarrow.compute
     problems = Problems()
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if not types.is_dictionary(values.type):
