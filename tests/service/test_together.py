@@ -54,13 +54,15 @@ def rows_like(given, n_rows, seed=0):
 
 
 def check_alike(found, alone):
-    """That two answers are the same, but for the last digits."""
+    """That two answers are the same but for rounding, which a kernel may enlarge."""
     assert found.keys() == alone.keys()
     for name, value in alone.items():
         if isinstance(value, dict):
             check_alike(found[name], value)
         elif name != "reason" or value is None:  # which tells four digits
-            assert found[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), name
+            assert found[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value), (
+                name
+            )
 
 
 @pytest.mark.parametrize("name", ["table", "array", "several", "classes", "plain"])
@@ -77,7 +79,7 @@ def test_each_is_answered_as_if_it_were_alone(models, given, name):
         found, expected = one.future.result(), alone.future.result()
         for row, other in zip(found.rows, expected.rows, strict=True):
             check_alike(row, other)
-        assert found.record.uncertainty == pytest.approx(expected.record.uncertainty, rel=1e-9)
+        assert found.record.uncertainty == pytest.approx(expected.record.uncertainty, rel=1e-5, abs=1e-6)
         assert len(found.record.rejected) == len(expected.record.rejected)
         assert [found.batch.key(index) for index in range(len(part))] == [
             expected.batch.key(index) for index in range(len(part))

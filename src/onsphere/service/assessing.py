@@ -92,8 +92,8 @@ def media_type_of(header: str) -> str:
 def assess_all(asked: Sequence[Asked], settings: Settings) -> None:
     """Settle the future of each request; the model is asked once about the rows of as many as can share the call.
 
-    Each row gets the answer that it would get alone, but for the last digits, in which sums of another length differ.
-    A request that fails fails alone.
+    Each row gets the answer that it would get alone but for rounding, which depends on how many rows are asked about at
+    once, as it does for rows of one request. A request that fails fails alone.
     """
     waiting = [one for one in asked if one.future.set_running_or_notify_cancel()]
     read = [(one, batch) for one in waiting if (batch := _read(one, settings)) is not None]
