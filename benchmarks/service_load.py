@@ -183,9 +183,9 @@ record(
     "service_load",
     about="`onsphere serve`, one worker, asked by wrk on the same machine, one row per request, a kernel model of a "
     "table of 1,000 rows; SQLite holds each assessment before it is answered. At the same time one more client "
-    f"compares its answers with those of the model in its own process, to {TOLERANCE:g}: the model itself answers a row "
-    "alone and among others with a difference of up to 2e-7. The load average tells how many other processes wanted the cores "
-    "before anything was asked.",
+    "compares its answers with those of the model in its own process, to "
+    f"{TOLERANCE:g}: the model itself answers a row alone and among others with a difference of up to 2e-7. The load "
+    "average tells how many other processes wanted the cores before anything was asked.",
     rows=figures,
     acknowledged_before_kill_9=n_stored,
     lost_by_kill_9=n_lost,
