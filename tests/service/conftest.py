@@ -22,7 +22,6 @@ import uvicorn
 from sklearn.linear_model import Ridge
 
 from onsphere import HCMClassifier, HCMRegressor, Quantile
-from onsphere.monitor.hints import Window
 from onsphere.service import Settings, create_app
 from onsphere.service.logs import JsonLines
 from onsphere.service.serve import _config
@@ -54,10 +53,7 @@ def models(tmp_path_factory):
     """Paths of models by name."""
     folder = tmp_path_factory.mktemp("models")
     fit = fit_table(table(), ["price"], backbone="kernel")
-    ordinary = table()[["size", "rooms", "shop", "new"]]
-    ordinary["day"] = table()["day"].astype("datetime64[s]").astype("int64")
-    summary = {"data": "table.csv", **fit.summary(), "reference": Window.of(200, ordinary).reference}
-    paths = {"table": fit.model.save(folder / "table.onsphere", summary=summary)}
+    paths = {"table": fit.model.save(folder / "table.onsphere", summary={"data": "table.csv", **fit.summary()})}
     other = fit_table(table(seed=1), ["price"], backbone="kernel")
     paths["other"] = other.model.save(folder / "other.onsphere", summary={"data": "table.csv", **other.summary()})
     rng = np.random.default_rng(0)

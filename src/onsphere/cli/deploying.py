@@ -100,7 +100,7 @@ def monitor(
                 update = watch.observe(plain_features(frame, features), result)
             evidence += update.log_capital.tolist()
             progress(f"{watch.n_seen:,} rows")
-    hints = [] if ordinary is None or not watch.alarm else watch.hints()[:5]
+    hints = [] if ordinary is None else [hint for hint in watch.hints() if hint.moved][:5]
     if plot is not None:
         _draw(plot, evidence, watch)
     if as_json:
@@ -108,6 +108,8 @@ def monitor(
         print_json(facts | {"hints": [str(hint) for hint in hints], "plot": plot})
     elif not quiet:
         print(_told(watch, exact=fitted.calibration != "cv"))
+        if hints:
+            print(f"Columns that moved{'' if watch.alarm else ', though the uncertainty does not show it'}:")
         for hint in hints:
             print(f"  {hint}")
         show_files(plot=plot)

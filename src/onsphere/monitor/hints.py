@@ -22,6 +22,8 @@ from onsphere.monitor.reference import (
 
 __all__ = ["Hint", "Window"]
 
+_MOVED = 2.5  # of the strength: by the Kolmogorov–Smirnov distribution, 2·exp(−2·2.5²) is 7 in a million
+
 
 @dataclass(frozen=True)
 class Hint:
@@ -51,6 +53,11 @@ class Hint:
     shift: float | None = None
     spread: float | None = None
     category: str | None = None
+
+    @property
+    def moved(self) -> bool:
+        """Whether it is more than chance: so strong is the hint on a column that did not move once in 100,000 looks."""
+        return self.strength > _MOVED
 
     def __str__(self) -> str:
         if self.category is not None:

@@ -1,21 +1,18 @@
-"""The last rows of a worker, in memory only: what says which columns moved when the alarm is raised."""
+"""The last rows of a worker, in memory only: what says which columns moved."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
-
-import numpy as np
 
 from onsphere.monitor.hints import Window
 from onsphere.service.engine import Facts
 from onsphere.service.rows import Batch, joined_rows
+from onsphere.tabular.encoding import plain_features
 
 __all__ = ["Recent", "hints_of"]
 
 _SIZE = 200  # rows
 _SHOWN = 3
-_MOVED = 1.36  # the strength of a hint that a column which did not move passes once in twenty
 
 
 class Recent:
@@ -53,17 +50,8 @@ def hints_of(facts: Facts, batches: list[Batch]) -> list[str]:
     if not batches:
         return []
     try:
-        window = Window(_SIZE, facts.reference or {})
-        window.add(window.checked(_plain(facts, joined_rows(facts, batches))))
-        return [str(hint) for hint in window.hints() if hint.strength > _MOVED][:_SHOWN]
+        window, rows = Window(_SIZE, facts.reference or {}), joined_rows(facts, batches)
+        window.add(window.checked(rows if facts.as_array else plain_features(rows, facts.features)))
+        return [str(hint) for hint in window.hints() if hint.moved][:_SHOWN]
     except Exception:  # whatever a file says of its columns, the alarm is shown
         return []
-
-
-def _plain(facts: Facts, rows: Any) -> Any:
-    """Dates in seconds since 1970, as the reference has them."""
-    for column in facts.features:
-        if column.kind == "date":
-            moments = rows[column.name].dt.tz_convert(None).to_numpy("datetime64[us]")
-            rows[column.name] = np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)
-    return rows

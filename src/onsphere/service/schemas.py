@@ -154,7 +154,7 @@ class Drift(BaseModel):
     log_capital: float
     alarm_line: float
     hints: list[str] | None = Field(
-        description="Which columns moved most, once the alarm is raised, by the last rows of the worker that answers; "
+        description="Which columns moved, with or without an alarm, by the last rows of the worker that answers; "
         "null where the model's file does not say what they were like."
     )
 

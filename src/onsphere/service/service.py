@@ -167,15 +167,13 @@ class Service:
             if facts.threshold is None:
                 found["minute"]["accepted"] = None
             if found["drift"] is not None:
-                found["drift"]["hints"] = await self._hints(facts, found["drift"]["alarm"])
+                found["drift"]["hints"] = await self._hints(facts)
         store = {"working": reason is None, "reason": reason}
         return {"now": time.time(), "model": facts.sha256, "store": store, **found}
 
-    async def _hints(self, facts: Facts, alarm: bool) -> list[str] | None:
+    async def _hints(self, facts: Facts) -> list[str] | None:
         if facts.reference is None:
             return None
-        if not alarm:
-            return []
         return await asyncio.get_running_loop().run_in_executor(None, hints_of, facts, self._recent.batches())
 
     def described(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ function show(live) {
     live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
   at("reset").hidden = !live.drift;
   at("promise").textContent = live.drift ? promise(Math.exp(-live.drift.alarm_line)) : "";
-  showHints(live.drift?.hints ?? []);
+  showHints(live.drift?.hints ?? [], live.drift?.alarm);
   showRejected(live.rejected);
   const lines = [];
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
@@ -62,9 +62,10 @@ function promise(alpha) {
   return model.calibrated_by ? `A${kept.slice(1)}` : `If the model was calibrated on rows kept apart for it, ${kept}`;
 }
 
-function showHints(hints) {
+function showHints(hints, alarm) {
   at("hints").hidden = !hints.length;
-  at("hints").replaceChildren(element("p", {}, "Moved most:"), element("ul", {}, ...hints.map(hint => element("li", {}, hint))));
+  const told = alarm ? "Columns that moved:" : "Columns that moved, though the uncertainty does not show it:";
+  at("hints").replaceChildren(element("p", {}, told), element("ul", {}, ...hints.map(hint => element("li", {}, hint))));
 }
 
 function showRejected(rows) {
