@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -465,6 +466,22 @@ def test_the_words_of_a_rule_are_those_of_the_options(folder):
     }.items():
         assert_told(run(*command, *options), words)
     assert "--tolerance 1e+09 accepts all of the 208 calibration" in run(*command, "--tolerance", "1e9").stdout
+
+
+def test_dates_and_numbers_that_came_as_text_are_reported_as_such(folder, houses):
+    frame = houses(200, 1)
+    frame["sold"] = pd.to_datetime(frame["sold"]).dt.strftime("%d.%m.%Y")
+    frame["size"] = frame["size"].astype(str).where(frame.index % 7 > 0, "unknown")
+    frame.to_csv("german.csv", index=False)
+    options = ("--backbone", "kernel", "--save", "german.onsphere", "--report", "r.html", "--shifted", "german.csv")
+    result = run("fit", "german.csv", "-t", "price", *options)
+    assert "dates read as %d.%m.%Y" in result.stdout
+    assert "1 of dates" in (folder / "r.html").read_text()
+    n_numbers = re.search(r"\((\d) of numbers", (folder / "r.html").read_text())[1]
+    run("report", "german.onsphere", "german.csv", "--out", "again.html", "--shifted", "german.csv")
+    page = (folder / "again.html").read_text()
+    assert f"({n_numbers} of numbers" in page
+    assert "1 of dates" in page
 
 
 def test_rows_of_a_report_are_called_by_their_keys(folder, houses):

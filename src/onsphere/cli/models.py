@@ -15,8 +15,9 @@ from onsphere.cli.loading import feature_rows, known_rows, names_of_rows, share_
 from onsphere.cli.showing import show_figures, show_files, show_fit
 from onsphere.decision import Quantile, Risk, Rule, Tolerance
 from onsphere.errors import InvalidInputError
-from onsphere.tabular import BACKBONES, compare_table, describe_columns, fit_table, predict_file, read_table
+from onsphere.tabular import BACKBONES, Column, compare_table, describe_columns, fit_table, predict_file, read_table
 from onsphere.tabular import evaluate as measure
+from onsphere.tabular.encoding import typed_features
 from onsphere.tabular.files import check_file, check_suffix
 from onsphere.tabular.fitting import TASKS
 from onsphere.tabular.saved import load_table_model
@@ -109,7 +110,7 @@ def fit(
                 f"Expected at least {_FEWEST_REPORTED} rows to report on, a fifth of the table. "
                 f"Got {len(found.y_test)}. Add rows, or leave --report out."
             )
-        other = None if shifted is None else feature_rows(shifted, found.columns, delimiter)
+        other = None if shifted is None else _shown_rows(shifted, found.columns, delimiter)
         summary = {"data": str(data), **found.summary()}
         if save is not None:
             progress("saving")
@@ -118,7 +119,8 @@ def fit(
             progress("writing the report")
             names = names_of_rows(frame.loc[found.X_test.index], found.columns)
             options: Any = {"coverage": coverage, "names": names, "shifted": other, "shifted_path": shifted}
-            _write_report(found.model, found.X_test, found.y_test, report, summary, data, **options)
+            X_test = typed_features(found.X_test, found.columns)
+            _write_report(found.model, X_test, found.y_test, report, summary, data, **options)
     if as_json:
         told = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column
         print_json(told | {"save": save, "report": report})
@@ -212,10 +214,10 @@ def report(
     with spinner("report", hidden=quiet or as_json) as progress:
         progress("reading")
         rows = known_rows(data, fitted, summary, columns, delimiter)
-        other = None if shifted is None else feature_rows(shifted, columns, delimiter)
+        other = None if shifted is None else _shown_rows(shifted, columns, delimiter)
         progress("measuring and drawing")
         options: Any = {"coverage": share, "names": rows.names, "shifted": other, "shifted_path": shifted}
-        _write_report(fitted, rows.X, rows.y, out, summary, data, **options)
+        _write_report(fitted, typed_features(rows.X, columns), rows.y, out, summary, data, **options)
     if as_json:
         print_json({"rows": len(rows.y), "report": out})
     elif not quiet:
@@ -280,6 +282,10 @@ def _rule(accept: float | None, tolerance: float | None, risk: float | None) -> 
     if tolerance is not None:
         return Tolerance(tolerance)
     return None if accept is None else Quantile(accept)
+
+
+def _shown_rows(path: Path, columns: list[Column], delimiter: str | None) -> Any:
+    return typed_features(feature_rows(path, columns, delimiter), columns)
 
 
 def _write_report(

@@ -22,7 +22,7 @@ from onsphere.tabular.columns import (
     to_numbers,
 )
 
-__all__ = ["DAY", "YEAR", "TableEncoder", "check_numbers", "plain_features", "plain_values"]
+__all__ = ["DAY", "YEAR", "TableEncoder", "check_numbers", "plain_features", "plain_values", "typed_features"]
 
 DAY, YEAR = 86_400.0, 365.2425  # seconds; days
 _BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
@@ -142,6 +142,14 @@ def plain_features(frame: Any, columns: Sequence[Column]) -> Any:
     return pandas().DataFrame(plain, index=frame.index)
 
 
+def typed_features(frame: Any, columns: Sequence[Column]) -> Any:
+    """The columns that are learned from, with dates and numbers that came as text read for what they are."""
+    readers = {"date": _dates, "number": numbers_of}
+    features = [column for column in columns if column.is_feature]
+    typed = {each.name: readers[each.kind](each, frame[each.name]) for each in features if each.kind in readers}
+    return frame[[each.name for each in features]].assign(**typed)
+
+
 def plain_values(column: Column, values: Any) -> Any:
     """Numbers with NaN for missing, dates in seconds since 1970, or text."""
     match column.kind:
@@ -175,11 +183,15 @@ def numbers_of(column: Column, values: Any) -> Floats:
 
 def seconds_of(column: Column, values: Any) -> Floats:
     """Seconds since 1970, missing ones as NaN."""
-    dates = to_dates(values if values.dtype.kind == "M" else as_text(values), column.date_format or "ISO8601")
+    dates = _dates(column, values)
     written = "2024-01-31" if column.date_format in (None, "ISO8601") else column.date_format
     _check_read(column, values, np.asarray(dates.isna()), f"dates, written as {written},")
     moments = dates.dt.tz_localize(None).dt.as_unit("us").to_numpy()  # finer ones end in the year 2262
     return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)
+
+
+def _dates(column: Column, values: Any) -> Any:
+    return to_dates(values if values.dtype.kind == "M" else as_text(values), column.date_format or "ISO8601")
 
 
 def _check_read(column: Column, values: Any, lost: Any, expected: str) -> None:
