@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import re
 import signal
 import struct
 import sys
@@ -36,7 +37,7 @@ from onsphere.service.logs import Metrics, Watch
 from onsphere.service.openapi import body_schema
 from onsphere.service.problems import RequestError
 from onsphere.service.recent import Recent, hints_of
-from onsphere.service.replies import answer_rows, csv_of, reason
+from onsphere.service.replies import answer_rows, arrow_of, csv_of, reason
 from onsphere.service.rows import Batch, rows_of_json
 from onsphere.tabular.columns import Column
 
@@ -333,6 +334,38 @@ def test_keys_of_arrow_may_be_anything(facts):
     assert rows_of_arrow(arrow(columns(id=ids)), facts, max_rows=10).key(0) == {"id": "2024-03-01 00:00:00"}
 
 
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("x" * 1001, "text of at most 1,000 characters"),
+        ("\ud800", "text of at most 1,000 characters"),
+        (10**39, "a number of size 3.4e+38 at most"),
+        (float("inf"), "a number of size 3.4e+38 at most"),
+    ],
+    ids=["long", "half", "large", "infinite"],
+)
+def test_a_key_that_cannot_be_kept_is_refused(facts, given, key, expected):
+    written = json.dumps({"rows": [{**given.row, "id": key}]}).replace("Infinity", "1e999")
+    with pytest.raises(RequestError, match=re.escape(f"{expected} in the column id, row 0")):
+        rows_of_json(written.encode(), facts, max_rows=10)
+
+
+def test_long_and_infinite_keys_of_batches_are_refused(facts):
+    with pytest.raises(RequestError, match="at most 1,000 characters in the column id, row 0"):
+        rows_of_csv(b"id," + HEADER + b"x" * 2000 + b",1,3,a,true,\n", facts, max_rows=10)
+    for key in ("x" * 2000, float("nan")):
+        with pytest.raises(RequestError, match="in the column id, row 0"):
+            read(facts, id=pa.array([key]))
+
+
+def test_keys_of_several_kinds_are_answered_as_text(facts):
+    result = Assessment(value=np.array([1.0, 2.0, 3.0]), uncertainty=np.array([0.1, 0.1, 0.1]))
+    rows = {"a": np.array([1.0, 2.0, 3.0])}
+    for keys, expected in (([7, "b", None], ["7", "b", None]), ([10**30, 1, -1], [str(10**30), "1", "-1"])):
+        answer = pa.ipc.open_stream(arrow_of(result, facts, Batch(rows, {"id": keys}))).read_all()
+        assert answer["id"].to_pylist() == expected
+
+
 def test_a_key_called_like_an_answer_is_renamed(facts):
     result = Assessment(value=np.array([1.0]), uncertainty=np.array([0.1]))
     batch = Batch({"a": np.array([1.0])}, {"value": [7]})
@@ -451,6 +484,13 @@ def test_as_many_of_the_last_rows_are_kept_as_are_needed(facts, other_facts):
     assert kept.row(199)["size"] == 4_999.0
     assert kept.columns["size"].base is None  # so that the memory of the others is free
     assert len(large) == 5_000
+    few = read(facts, id=pa.array(["named"]))
+    recent.add(facts, few)
+    assert recent.batches()[-1].keys == {}
+    assert recent.batches()[-1].columns["size"].base is None  # which may be the whole body of Arrow
+    recent = Recent(facts)
+    recent.add(facts, large)
+    (kept,) = recent.batches()
     recent.add(other_facts, some(1)(other_facts))
     assert recent.batches() == [kept]
     unknown = replace(facts, reference=None)

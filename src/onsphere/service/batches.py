@@ -12,7 +12,7 @@ import numpy as np
 from onsphere._validation import missing_extra
 from onsphere.service.engine import Facts
 from onsphere.service.problems import Problems, RequestError, shown
-from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, check_names, check_number_of_rows, dates_of
+from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, check_keys, check_names, check_number_of_rows, dates_of
 from onsphere.tabular.columns import Column, pandas, to_numbers
 
 __all__ = ["rows_of_arrow", "rows_of_csv"]
@@ -44,8 +44,9 @@ def rows_of_csv(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
     problems.check()
     check_number_of_rows(table.num_rows, max_rows)
     columns = {column.name: _from_text(column, table[column.name].to_pandas(), problems) for column in facts.features}
+    keys = _keys(table, facts, problems)
     problems.check()
-    return Batch(columns, _keys(table, facts))
+    return Batch(columns, keys)
 
 
 def _header(body: bytes) -> list[str]:
@@ -64,7 +65,7 @@ def rows_of_arrow(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
     try:
         table = _arrow_table(pa, body, facts, max_rows)
         columns = {column.name: _from_arrow(pa, column, table[column.name], problems) for column in facts.features}
-        keys = _keys(table, facts)
+        keys = _keys(table, facts, problems)
     except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, struct.error) as error:
         raise _unreadable("an Arrow stream or file", error) from None
     problems.check()
@@ -249,16 +250,18 @@ def _tell(column: Column, texts: Any, strange: Any, expected: str, problems: Pro
         problems.add(column.name, row, expected, shown(texts.iloc[row]))
 
 
-def _keys(table: Any, facts: Facts) -> dict[str, list[Any]]:
+def _keys(table: Any, facts: Facts, problems: Problems) -> dict[str, list[Any]]:
     """What names the rows, as text where it is no number."""
     names = [column.name for column in facts.columns if column.kind == "key" and column.name in table.column_names]
-    return {
+    keys = {
         name: [
             value if value is None or isinstance(value, int | float) else str(value)
             for value in table[name].to_pylist()
         ]
         for name in names
     }
+    check_keys(keys, problems)
+    return keys
 
 
 def _unreadable(expected: str, error: Exception) -> RequestError:

@@ -86,8 +86,16 @@ def _table(result: Assessment, facts: Facts, batch: Batch) -> Any:
     import pyarrow as pa
 
     answers = {name: np.asarray(values) for name, values in answer_columns(result, facts.targets).items()}
-    keys = {f"key_{name}" if name in answers else name: values for name, values in batch.keys.items()}
+    keys = {f"key_{name}" if name in answers else name: _key(pa, values) for name, values in batch.keys.items()}
     return pa.table(keys | answers)
+
+
+def _key(pa: Any, values: list[Any]) -> Any:
+    """What names the rows as one column; as text where the values are of several kinds, as JSON allows."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 def csv_of(result: Assessment, facts: Facts, batch: Batch) -> bytes:

@@ -19,6 +19,7 @@ __all__ = [
     "LARGEST",
     "LONGEST_TEXT",
     "Batch",
+    "check_keys",
     "check_names",
     "check_number_of_rows",
     "dates_of",
@@ -50,9 +51,7 @@ class Batch:
         return len(next(iter(self.columns.values())))
 
     def last(self, n_rows: int) -> Batch:
-        """The last rows without their keys, and without the memory of all others."""
-        if len(self) <= n_rows:
-            return self
+        """The last rows without their keys, and without the memory of the body that they may lie in."""
         return Batch({name: values[-n_rows:].copy() for name, values in self.columns.items()}, {})
 
     def row(self, index: int) -> dict[str, Any]:
@@ -99,6 +98,7 @@ def rows_of_json(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
     problems.check()
     columns = {column.name: _typed(column, table[column.name], problems) for column in facts.features}
     keys = {name: values for name, values in table.items() if name in _named(facts, "key")}
+    check_keys(keys, problems)
     for name in set(table) - {column.name for column in facts.features}:
         for row, value in enumerate(table[name]):
             if isinstance(value, list | dict):
@@ -124,6 +124,16 @@ def check_names(names: Sequence[str], facts: Facts, problems: Problems, *, row: 
     for name in names:
         if name not in known:
             problems.add(name, row, "no column of this name", "one that the model does not know")
+
+
+def check_keys(keys: dict[str, list[Any]], problems: Problems) -> None:
+    """That what names the rows is short and finite: it goes to the store, to the page and into the answer."""
+    for name, values in keys.items():
+        for row, value in enumerate(values):
+            if isinstance(value, str) and (len(value) > LONGEST_TEXT or not _is_unicode(value)):
+                problems.add(name, row, f"text of at most {LONGEST_TEXT:,} characters", shown(value))
+            elif isinstance(value, int | float) and not abs(value) <= LARGEST:
+                problems.add(name, row, f"a number of size {LARGEST:g} at most", shown(value))
 
 
 def _known(facts: Facts) -> set[str]:
