@@ -439,6 +439,8 @@ def test_pages_of_other_sites_are_kept_out(running, given):
     assert service.http.post("/v1/reload", headers={"origin": "https://example.org"}).status_code == 403
     assert service.http.post("/v1/reload", headers={"origin": service.url}).status_code == 200
     assert service.http.get("/v1/live", headers={"host": "example.org"}).status_code == 421
+    assert service.http.get("/v1/live", headers={"host": "["}).status_code == 421
+    assert service.http.get("/v1/live", headers={"origin": "http://["}).status_code == 403
     assert running(open=True).http.get("/v1/live", headers={"host": "example.org"}).status_code == 200
 
 

@@ -85,7 +85,7 @@ class Limits:
         if self._own_names and not is_loopback(_host(headers.get("host", ""))):
             raise RequestError(421, "Expected a request to this machine by its own name, such as localhost.")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and origin.partition("://")[2] != headers.get("host"):
             raise RequestError(403, "Expected a request from a page of this service. Got one from another site.")
         client = self._keys.name_of(given_key(headers)) or f"address {(scope.get('client') or [''])[0]}"
         seconds = self._rates.wait(client, now=time.monotonic())
@@ -191,5 +191,8 @@ def error_headers(status: int) -> dict[str, str]:
 
 
 def _host(given: str) -> str:
-    """The name in a Host header, without the port."""
-    return urlsplit(f"//{given}").hostname or ""
+    """The name in a Host header, without the port; none where it cannot be one."""
+    try:
+        return urlsplit(f"//{given}").hostname or ""
+    except ValueError:
+        return ""
