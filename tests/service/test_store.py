@@ -309,6 +309,21 @@ def test_tables_of_someone_else_are_told(tmp_path, facts):
     recorder.stop()
 
 
+def test_whatever_fails_the_thread_goes_on(tmp_path, facts, monkeypatch):
+    store = opened(f"sqlite:///{tmp_path / 's.sqlite'}")
+    recorder = Recorder(store)
+    recorder.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write", lambda records: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            recorder.record(record(facts, 0.1)).result(timeout=20)
+        assert recorder.trouble == "The store cannot be read: division by zero"
+    recorder._last_attempt = 0.0
+    recorder.record(record(facts, 0.1)).result(timeout=20)
+    assert recorder.trouble is None
+    recorder.stop()
+
+
 # --- the service over it ---
 
 

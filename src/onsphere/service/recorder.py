@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from onsphere.errors import OnsphereError
 from onsphere.service.databases import StoreError
 from onsphere.service.store import Record, Store
 
@@ -117,8 +116,8 @@ class Recorder:
             result, error, trouble = work(), None, None
         except StoreError as caught:
             result, error, trouble = None, caught, str(caught)
-        except (OnsphereError, ValueError, TypeError, KeyError) as caught:
-            # What is in the tables is not what was written there.
+        except Exception as caught:
+            # What is in the tables is not what was written there; the thread has to go on, whatever it is.
             result, error, trouble = None, caught, f"The store cannot be read: {caught}"
         self._last_attempt = time.monotonic()
         if trouble != self.trouble:
