@@ -1,7 +1,9 @@
 """The live page in a real Chromium: drawn, alive, readable, and usable by keyboard and screen reader."""
 
+import json
 import os
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
@@ -169,6 +171,22 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(running, show):
     assert not page.locator("#key-form").is_visible()
 
 
+def overlap(one, other):
+    return (
+        min(one["right"], other["right"]) - max(one["left"], other["left"]) > 1
+        and min(one["bottom"], other["bottom"]) - max(one["top"], other["top"]) > 1
+    )
+
+
+def test_columns_that_moved_without_an_alarm_are_no_quiet(running, show, given):
+    service = running()
+    frame = given.table(150, seed=3).assign(rooms=1.0).drop(columns=["id", "site", "price"])
+    service.assess(*json.loads(frame.assign(day="2024-03-01").to_json(orient="records")))
+    page = show(service)
+    page.get_by_role("status").get_by_text("no drift alarm, but columns moved").wait_for()
+    assert page.get_by_text("no sign of drift").count() == 0
+
+
 @pytest.mark.parametrize(("model", "fill"), [("classes", {"a": "1", "b": "1"}), ("several", {"x0": "1", "x1": "1"})])
 def test_classes_and_several_outputs_are_drawn(running, show, model, fill):
     page = show(running(model))
@@ -179,6 +197,10 @@ def test_classes_and_several_outputs_are_drawn(running, show, model, fill):
     picture.wait_for()
     shown = picture.evaluate("one => one.textContent")
     assert ("✓ up" in shown) if model == "classes" else ("north" in shown and "south" in shown)
+    facts = page.get_by_role("region", name="Answer").locator(".note").inner_text()
+    assert ("Set with coverage 90 %: up" if model == "classes" else "Coverage of the interval: 90 %") in facts
+    texts = picture.locator("text").evaluate_all("all => all.map(one => one.getBoundingClientRect().toJSON())")
+    assert not [one for one, other in combinations(texts, 2) if overlap(one, other)]
     assert page.said == []
     keep(page, f"page-{model}")
 

@@ -84,13 +84,13 @@ export function capital(points, drift) {
   return svg;
 }
 
-// A value with its interval, on a line of its own for each output.
+// A value with its interval, on a line of its own for each output, and to its own scale: they may be of different units.
 export function intervals(outputs, label) {
-  const finite = outputs.flatMap(output => [output.lower, output.value, output.upper]).filter(value => typeof value === "number");
-  const low = Math.min(...finite), high = Math.max(...finite), height = 44 * outputs.length + 20;
-  const svg = frame(label, height), x = scale(low, high, 30, WIDTH - 30);
+  const svg = frame(label, 60 * outputs.length + 4);
   outputs.forEach((output, index) => {
-    const y = 44 * index + 26, [from, to] = [output.lower ?? low, output.upper ?? high];
+    const finite = [output.lower, output.value, output.upper].filter(value => typeof value === "number");
+    const low = Math.min(...finite), high = Math.max(...finite), x = scale(low, high, 30, WIDTH - 30);
+    const y = 60 * index + 26, [from, to] = [output.lower ?? low, output.upper ?? high];
     svg.append(shape("line", { class: "axis", x1: 10, x2: WIDTH - 10, y1: y, y2: y }));
     if (output.bounded) svg.append(shape("line", { class: "interval", x1: x(from), x2: x(to), y1: y, y2: y }));
     svg.append(shape("circle", { class: "dot", r: 6, cx: x(output.value), cy: y }));

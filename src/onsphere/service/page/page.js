@@ -50,8 +50,13 @@ function show(live) {
   const lines = [];
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
   if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
-  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm: since row ${live.drift.alarmed_at} the rows are not like those of the calibration.`]);
-  say(lines.length ? lines : [["good", live.drift ? "Everything works, and there is no sign of drift." : "Everything works. Drift is not watched."]]);
+  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised at row ${live.drift.alarmed_at}: the rows are not like those of the calibration.`]);
+  say(lines.length ? lines : [["good", quiet(live.drift)]]);
+}
+
+function quiet(drift) {
+  if (!drift) return "Everything works. Drift is not watched.";
+  return drift.hints?.length ? "Everything works. There is no drift alarm, but columns moved: see Drift." : "Everything works, and there is no sign of drift.";
 }
 
 // How probable a false alarm is depends on how the model was calibrated.
@@ -74,7 +79,7 @@ function showRejected(rows) {
   const names = ["Time", "Value", "Uncertainty", "Why", ...(withRows ? features : [])];
   at("rejected-head").replaceChildren(element("tr", {}, ...names.map(name => element("th", { scope: "col" }, name))));
   const lines = rows.map(row => element("tr", {},
-    element("td", {}, new Date(1000 * row.at).toLocaleTimeString()),
+    element("td", { class: "time" }, new Date(1000 * row.at).toLocaleTimeString()),
     element("td", {}, valueOf(row.answer.value)),
     element("td", {}, told(row.answer.uncertainty)),
     element("td", { class: "wide" }, row.answer.reason ?? ""),
@@ -123,6 +128,8 @@ function showAnswer(answer, recorded) {
   const facts = [["Value", valueOf(answer.value)], ["Uncertainty", told(answer.uncertainty, 4)]];
   if (answer.confidence !== undefined && answer.confidence !== null) facts.push(["Confidence", `${told(100 * answer.confidence)} %`]);
   if (answer.expected_error !== undefined) facts.push(["Expected error", told(answer.expected_error, 4)]);
+  if (answer.set) facts.push([`Set with coverage ${told(100 * model.coverage)} %`, answer.set.join(", ") || "empty"]);
+  if ("lower" in answer) facts.push(["Coverage of the interval", `${told(100 * model.coverage)} %`]);
   if (!recorded) facts.push(["Stored", "no"]);
   at("answer").replaceChildren(
     element("p", { class: `verdict ${verdict[0]}` }, verdict[1]),
