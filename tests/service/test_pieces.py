@@ -474,6 +474,17 @@ def some(n_rows, first=0.0):
     return lambda facts: rows_of_json(json.dumps({"rows": rows}).encode(), facts, max_rows=10_000)
 
 
+def test_a_reset_by_another_worker_ends_the_last_rows(facts):
+    recent = Recent(facts)
+    recent.add(facts, some(5)(facts))
+    for resets, n_batches in ((3, 1), (3, 1), (4, 0)):
+        recent.follow(resets)
+        assert len(recent.batches()) == n_batches
+    recent.add(facts, some(200)(facts))
+    recent.add(facts, some(1)(facts))
+    assert [len(batch) for batch in recent.batches()] == [200, 1]
+
+
 def test_as_many_of_the_last_rows_are_kept_as_are_needed(facts, other_facts):
     recent = Recent(facts)
     for n_rows in (5, 190, 7, 3, 1):

@@ -30,6 +30,14 @@ class Recent:
         self.facts = facts
         self._batches: deque[Batch] = deque()
         self._n_rows = 0
+        self._resets: int | None = None
+
+    def follow(self, resets: int) -> None:
+        """Forget all rows where the monitor was reset since the last look, by whichever worker."""
+        if self._resets not in (None, resets):
+            self._batches.clear()
+            self._n_rows = 0
+        self._resets = resets
 
     def add(self, facts: Facts, batch: Batch) -> None:
         """Put rows aside, unless another model assessed them."""

@@ -167,6 +167,7 @@ class Service:
             if facts.threshold is None:
                 found["minute"]["accepted"] = None
             if found["drift"] is not None:
+                self._recent.follow(found["drift"].pop("resets"))
                 found["drift"]["hints"] = await self._hints(facts)
         store = {"working": reason is None, "reason": reason}
         return {"now": time.time(), "model": facts.sha256, "store": store, **found}

@@ -190,7 +190,9 @@ class Store:
                 "ORDER BY id DESC LIMIT 10",
                 [name],
             )
-            monitor = run("SELECT n_seen, log_capital, alarmed_at FROM onsphere_monitors WHERE model = ?", [name])
+            monitor = run(
+                "SELECT n_seen, log_capital, alarmed_at, generation FROM onsphere_monitors WHERE model = ?", [name]
+            )
         return {
             "minute": _minute(minute, now),
             "points": [
@@ -208,13 +210,14 @@ class Store:
     def _drift(self, facts: Facts, monitor: list[Any]) -> dict[str, Any] | None:
         if facts.calibration is None:
             return None
-        n_seen, log_capital, alarmed_at = monitor[0] if monitor else (0, 0.0, None)
+        n_seen, log_capital, alarmed_at, n_resets = monitor[0] if monitor else (0, 0.0, None, 0)
         return {
             "alarm": alarmed_at is not None,
             "alarmed_at": alarmed_at,
             "rows_seen": n_seen,
             "log_capital": log_capital,
             "alarm_line": -math.log(self._alpha),
+            "resets": n_resets,
         }
 
     def _name(self, facts: Facts) -> str:
