@@ -329,6 +329,22 @@ def test_csv_keeps_commas_quotes_and_keys(facts):
     assert batch.key(0) == {"id": "a,1"}
 
 
+@pytest.mark.parametrize(
+    "day",
+    [
+        pa.array([2**55], pa.timestamp("s")),  # which would come round to another date
+        pa.array([2**31 - 1], pa.int32()).view(pa.date32()),
+        pa.array([-(2**60)], pa.timestamp("us", "Asia/Tokyo")),
+    ],
+    ids=["seconds", "days", "before"],
+)
+def test_dates_of_arrow_beyond_all_calendars_are_refused(facts, day):
+    with pytest.raises(RequestError, match="a date of the years 1 to 9999 in the column day, row 0"):
+        read(facts, day=day)
+    for kept, year in ((253_402_300_799, "9999"), (-62_135_596_800, "0001"), (None, "None")):
+        assert str(read(facts, day=pa.array([kept], pa.timestamp("s"))).row(0)["day"])[:4] == year
+
+
 def test_keys_of_arrow_may_be_anything(facts):
     ids = pa.array([pd.Timestamp("2024-03-01")])
     assert rows_of_arrow(arrow(columns(id=ids)), facts, max_rows=10).key(0) == {"id": "2024-03-01 00:00:00"}

@@ -21,6 +21,7 @@ _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _KINDS = {"number": "numbers", "boolean": "booleans", "category": "text", "date": "dates or text"}
 _CSV = "CSV in UTF-8 with a line of names"
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # of the header of a message
+_DATES = (-62_135_596_800, 253_402_300_799)  # seconds since 1970: from year 1 to 9999, as text can say them
 _MOST_MESSAGES = 200  # of Arrow: a dictionary is looked at again for each
 
 
@@ -218,6 +219,9 @@ def _from_arrow(pa: Any, column: Column, values: Any, problems: Problems) -> Any
         case "boolean":
             return np.array(values.to_pylist(), dtype=object)
         case _:
+            seconds = np.asarray(values.cast(pa.timestamp("s"), safe=False).cast(pa.int64()).fill_null(0))
+            for row in np.flatnonzero((seconds < _DATES[0]) | (seconds > _DATES[1])).tolist():
+                problems.add(column.name, row, "a date of the years 1 to 9999", "one beyond them")
             dates = pandas().to_datetime(values.cast(pa.timestamp("us"), safe=False).to_pandas(), errors="coerce")
             return (dates if dates.dt.tz is not None else dates.dt.tz_localize("UTC")).array
 
