@@ -9,11 +9,13 @@ import httpx
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from onsphere import InvalidInputError
 from onsphere.service import hashed, new_key
 from onsphere.service.keys import Keys
 from onsphere.service.limits import Rates
+from onsphere.service.protocol import TimedProtocol
 from onsphere.service.settings import Settings, is_loopback
 
 HEAD = b"POST /v1/assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
@@ -94,6 +96,14 @@ def test_a_body_that_does_not_come_is_not_waited_for(running):
     with connected(service) as connection:
         connection.sendall(HEAD % 50 + b"\r\n\r\n{")
         assert b" 408 " in all_of(connection)
+
+
+def test_headers_without_end_are_cut_off(running, given):
+    assert issubclass(TimedProtocol, H11Protocol)  # also where httptools is installed, which would take them all
+    service = running()
+    with connected(service) as connection, pytest.raises(ConnectionError):
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 10_000_000)
+    assert service.assess(given.row).status_code == 200
 
 
 def test_headers_that_do_not_come_are_not_waited_for(running, given):

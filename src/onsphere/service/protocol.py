@@ -8,12 +8,13 @@ import socket
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["TimedConfig", "TimedProtocol"]
 
 _FAIR_PART = 64 * 2**10  # bytes
-_Base: Any = AutoHTTPProtocol
+# And not httptools, which uvicorn prefers where it is installed: it takes headers without end.
+_Base: Any = H11Protocol
 
 
 class TimedConfig(uvicorn.Config):
