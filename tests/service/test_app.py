@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -343,6 +344,17 @@ def test_the_alarm_says_which_columns_moved(running, given):
     assert service.http.post("/v1/reload").status_code == 200
     drift = service.http.get("/v1/live").json()["drift"]  # of the same file, whose alarm goes on
     assert (drift["alarm"], drift["hints"]) == (True, [])
+
+
+def test_many_pages_share_one_look_at_the_store(running, monkeypatch):
+    service, looks = running(), []
+    store = service.service.recorder._store
+    plain = store.live
+    monkeypatch.setattr(store, "live", lambda facts: (looks.append(1), time.sleep(0.3), plain(facts))[-1])
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: httpx.get(f"{service.url}/v1/live", timeout=60).status_code, range(8)))
+    assert found == [200] * 8
+    assert len(looks) < 4
 
 
 def test_columns_that_moved_are_told_without_an_alarm(running, given):

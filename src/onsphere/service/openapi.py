@@ -41,7 +41,9 @@ def answer_content() -> dict[str, Any]:
 def body_schema(facts: Facts, max_rows: int) -> dict[str, Any]:
     """The body of `POST /v1/assess`."""
     features = {column.name: _schema(column) for column in facts.features}
-    others: dict[str, Any] = {column.name: _ANYTHING for column in facts.columns if not column.is_feature}
+    others = {
+        column.name: _KEY if column.kind == "key" else _ANYTHING for column in facts.columns if not column.is_feature
+    }
     if not facts.as_array:
         others |= {target: _ANYTHING for target in facts.targets if target not in features}
     by_name = {
@@ -66,6 +68,7 @@ def body_schema(facts: Facts, max_rows: int) -> dict[str, Any]:
 
 
 _ANYTHING: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
+_KEY = _ANYTHING | {"maxLength": LONGEST_TEXT, "minimum": -LARGEST, "maximum": LARGEST}
 
 
 def _schema(column: Column) -> dict[str, Any]:

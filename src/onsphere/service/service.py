@@ -56,6 +56,7 @@ class Service:
         self._recent = Recent(self.served.engine.facts)
         self._n_working = 0
         self._live: tuple[float, dict[str, Any]] = (0.0, {})
+        self._looking = asyncio.Lock()
 
     @asynccontextmanager
     async def running(self, app: FastAPI) -> AsyncGenerator[None]:
@@ -151,11 +152,12 @@ class Service:
 
     async def live(self) -> dict[str, Any]:
         """What the page shows; many pages share one look at the store a second."""
-        at, found = self._live
-        if not found or time.monotonic() - at > 1.0:
-            found = await self._looked()
-            self._live = (time.monotonic(), found)
-        return found
+        async with self._looking:
+            at, found = self._live
+            if not found or time.monotonic() - at > 1.0:
+                found = await self._looked()
+                self._live = (time.monotonic(), found)
+            return found
 
     async def _looked(self) -> dict[str, Any]:
         facts = self.served.engine.facts
