@@ -141,7 +141,10 @@ def test_a_reset_reaches_all_workers(url, facts):
     assert first.live(facts)["drift"]["alarm"]
     second.reset(facts)
     first.write([record(facts, 0.01)])
-    assert first.live(facts)["drift"]["rows_seen"] == 1
+    live = first.live(facts)
+    assert live["drift"]["rows_seen"] == 1
+    # What led to the alarm that was ended is drawn no more.
+    assert [point["log_capital"] is None for point in live["points"]] == [True, False]
 
 
 def test_each_model_has_a_monitor_of_its_own(url, facts, other_facts):

@@ -161,6 +161,8 @@ class Store:
                     watching.monitor.reset()
                     watching.generation += 1
                     watching.write(run, whole=True)
+                    # The evidence of a game that was ended is not drawn as if it were that of the next.
+                    run("UPDATE onsphere_assessments SET log_capital = NULL WHERE model = ?", [watching.name])
         except BaseException:
             self._watching = None
             raise
