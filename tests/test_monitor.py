@@ -411,10 +411,11 @@ def test_text_new_categories_and_missing_values():
 
 def test_rare_categories_are_one():
     reference = pd.DataFrame({"id": [f"row {index}" for index in range(400)]})
-    (hint,) = hints_of(reference, pd.DataFrame({"id": ["row 0"] * 10}))
-    assert (hint.category, hint.distance) == ("row 0", pytest.approx(1 - 1 / 400))
     (hint,) = hints_of(reference, pd.DataFrame({"id": [f"another {index}" for index in range(10)]}))
-    assert (hint.category, hint.distance) == ("(other)", pytest.approx(100 / 400))
+    assert (hint.distance, hint.moved) == (0.0, False)  # all rows were new, and still are
+    shops = pd.DataFrame({"shop": ["a", "b", "c", "d"] * 100})
+    (hint,) = hints_of(reference_of(shops, n_categories=3), pd.DataFrame({"shop": ["d", "e"] * 50}))
+    assert (hint.category, hint.distance, hint.moved) == ("(other)", pytest.approx(0.75, abs=0.1), True)
 
 
 def test_columns_without_spread_or_numbers():
@@ -472,6 +473,34 @@ def test_few_numbers_are_nearly_as_good():
     assert hint.shift == hints_of(rows, recent)[0].shift
 
 
+def strengths(rows, *, n_rows, n_streams=200, **kept):
+    return np.array([hints_of(reference_of(rows(n_rows), **kept), rows(200))[0].strength for _ in range(n_streams)])
+
+
+@pytest.mark.parametrize("n_kept", [2, 5, 20, 101])
+def test_numbers_that_did_not_move_seem_not_to_however_few_were_kept(n_kept):
+    rng = np.random.default_rng(0)
+    for rows in (lambda n: rng.normal(size=(n, 1)), lambda n: rng.integers(0, 4, (n, 1))):
+        found = strengths(rows, n_rows=2000, n_kept=n_kept)
+        assert np.mean(found > 1.36) < 0.1  # 0.05 at most, and what chance adds
+        assert found.max() < 2.5
+
+
+@pytest.mark.parametrize(("n_categories", "n_rows", "n_kept"), [(2, 320, 20), (80, 320, 20), (10**6, 90, 100)])
+def test_categories_that_did_not_move_seem_not_to_however_many_there_are(n_categories, n_rows, n_kept):
+    rng = np.random.default_rng(0)
+
+    def rows(n):
+        return pd.DataFrame({"shop": [f"shop {number}" for number in rng.integers(0, n_categories, n)]})
+
+    found = strengths(rows, n_rows=n_rows, n_categories=n_kept)
+    assert np.mean(found > 1.36) < 0.1
+    assert found.max() < 2.5
+    kept = reference_of(rows(n_rows), n_categories=n_kept)
+    (hint,) = hints_of(kept, pd.DataFrame({"shop": ["shop 0"] * 200}))  # but one shop alone is something else
+    assert hint.moved == (n_categories < 10**6)
+
+
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.datetimes())
 
 
@@ -521,6 +550,7 @@ NUMBERS = {"n_rows": 3, "sample": [1.0, 2.0, None], "mean": 1.5, "deviation": 0.
         {"n_rows": 3},
         NUMBERS | {"n_rows": 0},
         NUMBERS | {"n_rows": True},
+        NUMBERS | {"n_rows": 10**400},
         NUMBERS | {"sample": []},
         NUMBERS | {"sample": [1.0, "2"]},
         NUMBERS | {"sample": [math.nan]},

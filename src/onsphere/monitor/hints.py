@@ -15,6 +15,7 @@ from onsphere.monitor.reference import (
     Reference,
     check_reference,
     columns_of,
+    kept_ranks,
     plain_numbers,
     plain_texts,
     reference_of,
@@ -139,7 +140,7 @@ def _hint(name: str, summary: dict[str, Any], rows: list[Any], n_rows: int) -> H
     if "shares" in summary:
         category, distance = _text_distance(summary["shares"], rows)
         return Hint(name, distance, scale * distance, category=category)
-    distance = _number_distance(summary["sample"], rows)
+    distance = _number_distance(summary, rows)
     known = np.array([number for number in rows if number is not None])
     if summary["mean"] is None or len(known) == 0:
         return Hint(name, distance, scale * distance)
@@ -160,14 +161,18 @@ def _ratio(change: float, unit: float) -> float:
     return change / unit
 
 
-def _number_distance(reference: list[float | None], rows: list[float | None]) -> float:
-    first, second = (
-        np.sort([math.inf if number is None else number for number in numbers]) for numbers in (reference, rows)
+def _number_distance(summary: dict[str, Any], rows: list[float | None]) -> float:
+    """The least that it can be, given the numbers that were kept of the reference; all of them leave nothing open."""
+    sample, stream = (
+        np.sort([math.inf if number is None else number for number in numbers]) for numbers in (summary["sample"], rows)
     )
-    at = np.concatenate([first, second])
-    # Missing numbers count as infinite, and differ in what lies at or below the largest that is not.
-    shares = (np.searchsorted(numbers, at[at < math.inf], side="right") / len(numbers) for numbers in (first, second))
-    return float(np.max(np.abs(np.subtract(*shares)), initial=0.0))
+    at = np.concatenate([sample, stream])
+    at = at[at < math.inf]  # missing numbers are infinite: they differ in what lies at or below the largest that is not
+    n_rows, kept = summary["n_rows"], kept_ranks(summary["n_rows"], len(sample))
+    place = np.searchsorted(sample, at, side="right")
+    least, most = np.append(0, kept + 1)[place] / n_rows, np.append(kept, n_rows)[place] / n_rows
+    share = np.searchsorted(stream, at, side="right") / len(stream)
+    return float(np.max([least - share, share - most], initial=0.0))
 
 
 def _text_distance(reference: dict[str, float], rows: list[str]) -> tuple[str, float]:

@@ -25,6 +25,7 @@ __all__ = [
     "check_reference",
     "columns_of",
     "is_reference",
+    "kept_ranks",
     "plain_numbers",
     "plain_texts",
     "reference_of",
@@ -63,14 +64,15 @@ def reference_of(X: Any, *, n_kept: int = 1000, n_categories: int = 100) -> Refe
     n_kept : int, default 1000
         How many numbers to keep of a column, evenly spaced in rank, where it has more.
     n_categories : int, default 100
-        How many categories to keep of a column of text; rarer ones are one category.
+        How many categories to keep of a column of text; rarer ones are one category. Where there are any, or some that
+        were seen once, the categories are chosen by one half of the rows, and counted in the other.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> reference_of(pd.DataFrame({"size": [3.0, 1.0, None, 2.0], "shop": ["a", "b", "a", "a"]}), n_categories=1)
+    >>> reference_of(pd.DataFrame({"size": [3.0, 1.0, None, 2.0], "shop": ["a", "b", "a", "b"]}))
     {'size': {'n_rows': 4, 'sample': [1.0, 2.0, 3.0, None], 'mean': 2.0, 'deviation': 0.81...},
-     'shop': {'n_rows': 4, 'shares': {'a': 0.75}}}
+     'shop': {'n_rows': 4, 'shares': {'a': 0.5, 'b': 0.5}}}
     """
     return {name: _summary(column, n_kept, n_categories) for name, column in columns_of(X).items()}
 
@@ -94,7 +96,9 @@ def is_reference(reference: Any) -> bool:
 
 
 def _is_summary(summary: Any) -> bool:
-    if not isinstance(summary, dict) or type(summary.get("n_rows")) is not int or summary["n_rows"] < 1:
+    if not isinstance(summary, dict) or type(summary.get("n_rows")) is not int:
+        return False
+    if summary["n_rows"] < 1 or not is_number(summary["n_rows"]):
         return False
     match summary:
         case {"shares": dict(shares)}:
@@ -155,19 +159,39 @@ def _summary(column: NDArray[Any], n_kept: int, n_categories: int) -> dict[str, 
     n_rows = len(column)
     numbers = _as_numbers(column)
     if numbers is None:
-        counts = Counter(plain_texts(column)).most_common(n_categories)
-        return {"n_rows": n_rows, "shares": {text: count / n_rows for text, count in counts}}
+        return _text_summary(plain_texts(column), n_categories)
     known = numbers[np.isfinite(numbers)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = (_finite(known.mean()), _finite(known.std())) if len(known) else (None, None)
     sample = np.sort(np.where(np.isfinite(numbers), numbers, math.inf))
-    kept = np.linspace(0, n_rows - 1, min(n_rows, n_kept)).round().astype(np.intp)
+    kept = sample[kept_ranks(n_rows, min(n_rows, n_kept)).astype(np.intp)]
     return {
         "n_rows": n_rows,
-        "sample": [number if math.isfinite(number) else None for number in sample[kept].tolist()],
+        "sample": [number if math.isfinite(number) else None for number in kept.tolist()],
         "mean": mean,
         "deviation": deviation,
     }
+
+
+def kept_ranks(n_rows: int, n_kept: int) -> Floats:
+    """Which of the sorted numbers of a column are kept, the smallest and the largest among them."""
+    return np.linspace(0, n_rows - 1, n_kept).round()
+
+
+def _text_summary(texts: list[str], n_categories: int) -> dict[str, Any]:
+    """Shares of the most frequent categories.
+
+    Those that are frequent among some rows are less so among others, and a category that was seen once may never come
+    again. So where categories are left out or were seen once, they are chosen by half of the rows and counted in the
+    other; otherwise rows that did not move would seem to have more of all the rest.
+    """
+    counts = Counter(texts)
+    if len(counts) > n_categories or 1 in counts.values():
+        shuffled = [texts[row] for row in np.random.default_rng(0).permutation(len(texts))]
+        chosen, texts = Counter(shuffled[: len(texts) // 2]), shuffled[len(texts) // 2 :]
+        counted = Counter(texts)
+        counts = Counter({text: counted[text] for text, _ in chosen.most_common(n_categories)})
+    return {"n_rows": len(texts), "shares": {text: count / len(texts) for text, count in counts.most_common()}}
 
 
 def _finite(number: Any) -> float:
