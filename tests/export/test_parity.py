@@ -336,3 +336,17 @@ def test_what_is_told(numbers):
     assert str(parity).startswith("Compared on 400 given rows. Largest difference: value ")
     assert json.loads(json.dumps(parity.to_dict()))["n_rows"] == 400
     assert graph_inputs(facts["inputs"], X)["X"].dtype == np.float64
+
+
+def test_a_kernel_that_enlarges_rounding_is_judged_by_how_much(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    X[:, 1] = X[:, 0] ** 2  # on a curve, where landmarks nearly coincide
+    y = X[:, 0] + 0.01 * rng.normal(size=300)
+    backbone = filled(Nystroem(n_components=200, random_state=0), RidgeCV(np.logspace(-6, 2, 9)))
+    model = HCMRegressor(backbone, calibration="split", random_state=0).fit(X, y)
+    parity = export_onnx(model, tmp_path / "model.onnx", X=X)
+    assert 1e-9 < parity.tolerance["value"] <= 1.01e-6
+    assert parity.relative["value"] < parity.tolerance["value"]
+    assert "a kernel whose landmarks nearly coincide enlarges up to 1,000,000 times" in parity.explanation
+    assert "differences of up to 1e-06 of an answer's size" in parity.explanation

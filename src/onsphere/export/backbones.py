@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -21,7 +21,7 @@ from onsphere.export.graph import OPSET, session_of
 from onsphere.export.symbols import ROWS, Symbol, concat, unary
 from onsphere.export.trees import boosted, forest
 
-__all__ = ["columns_of", "computes_in_single", "has_trees", "steps_of"]
+__all__ = ["amplification", "columns_of", "computes_in_single", "has_trees", "steps_of"]
 
 _WHAT_CAN = "Forests, histogram gradient boosting, MLPs, linear models and kernels can."
 
@@ -38,18 +38,29 @@ def steps_of(backbone: Any) -> list[Any]:
 
 def computes_in_single(backbone: Any) -> bool:
     """Whether a step computes in float32, as networks of torch do."""
-    return _has(backbone, _is_network)
+    return any(_is_network(part) for part in _parts(backbone))
 
 
 def has_trees(backbone: Any) -> bool:
     """Whether a step is or holds a tree."""
-    return _has(backbone, lambda part: hasattr(part, "tree_") or hasattr(part, "_predictors"))
+    return any(hasattr(part, "tree_") or hasattr(part, "_predictors") for part in _parts(backbone))
 
 
-def _has(backbone: Any, test: Callable[[Any], bool]) -> bool:
-    return any(
-        test(step) or any(_has(part, test) for part in getattr(step, "estimators_", ())) for step in steps_of(backbone)
-    )
+def amplification(backbone: Any) -> float:
+    """How many times a step enlarges the rounding of those before it.
+
+    Nyström's method divides by the roots of singular values, cut at 1e-12: where landmarks nearly coincide, by 1e-6.
+    """
+    kernels = [part.normalization_ for part in _parts(backbone) if hasattr(part, "normalization_")]
+    return max((float(np.linalg.norm(matrix, 2)) for matrix in kernels), default=1.0)
+
+
+def _parts(backbone: Any) -> Generator[Any]:
+    """All steps, and those of estimators that they hold."""
+    for step in steps_of(backbone):
+        yield step
+        for inner in getattr(step, "estimators_", ()):
+            yield from _parts(inner)
 
 
 def columns_of(steps: list[Any], x: Symbol) -> Symbol:

@@ -13,7 +13,7 @@ from onsphere._validation import Floats
 from onsphere.calibration import RegressionCalibration, conformal_quantile, set_scores
 from onsphere.errors import InvalidInputError
 from onsphere.export.answering import half_widths
-from onsphere.export.backbones import computes_in_single, has_trees
+from onsphere.export.backbones import amplification, computes_in_single, has_trees
 from onsphere.export.columns import graph_inputs
 from onsphere.frozen import FrozenHead
 
@@ -21,6 +21,7 @@ __all__ = ["Parity", "compared"]
 
 # How far two computations may differ, relative to the size of what they compute.
 _DOUBLE, _SINGLE = 1e-9, 1e-5
+_AMPLIFIED = 1e-12  # for each time that the backbone enlarges what was rounded before
 _N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees for each
 
 _OF_ASSESSMENT: dict[str, str] = {"label": "value", "set": "in_set"}
@@ -75,7 +76,7 @@ def compared(
     theirs = _run(session, described, X, len(ours))
     names: list[str] = [output.name for output in session.get_outputs()]
     expected = {name: np.asarray(getattr(ours, _OF_ASSESSMENT.get(name, name))) for name in names}
-    base = _SINGLE if computes_in_single(model.estimator_) else _DOUBLE
+    base = _rounding(model.estimator_)
     bounds = _Bounds(model, expected, ours.direction_norm, base, coverage)
     largest, relative, tolerance = dict[str, float](), dict[str, float](), dict[str, float]()
     for name in names:
@@ -101,6 +102,10 @@ def compared(
             )
     n_flags = int(largest.get("accepted", 0))
     return Parity(len(ours), rows, largest, relative, tolerance, n_flags, _explained(model, base))
+
+
+def _rounding(backbone: Any) -> float:
+    return _SINGLE if computes_in_single(backbone) else max(_DOUBLE, _AMPLIFIED * amplification(backbone))
 
 
 def _run(session: Any, described: list[dict[str, Any]], X: Any, n_rows: int) -> dict[str, NDArray[Any]]:
@@ -211,6 +216,9 @@ def _explained(model: Any, base: float) -> str:
             "the graph, and thresholds and leaves keep float64."
         )
     source = "The network computes in float32" if base == _SINGLE else "Sums are added up in another order"
+    if _DOUBLE < base < _SINGLE:
+        enlarged = f"{amplification(model.estimator_):,.0f} times"
+        source += f", which a kernel whose landmarks nearly coincide enlarges up to {enlarged}"
     parts.append(f"{source}: differences of up to {base:g} of an answer's size are let pass as rounding.")
     parts.append(
         f"Near zero a root makes that up to {base**0.5:.1g} for sigma, lower and upper. Confidence and decisions can "
