@@ -44,6 +44,38 @@ def test_a_graph_answers_as_the_model_does(folder):
     assert set(names) == set(model.feature_names_in_)
 
 
+def test_what_is_read_is_not_written_over(folder):
+    shutil.copy("model.onsphere", "model.onnx")
+    shutil.copy("model.onsphere", "model.png")
+    shutil.copy("stream.csv", "stream.png")
+    for command in (
+        ("export", "model.onnx", "model.onnx"),
+        ("export", "model.onsphere", "model.onnx", "--rows", "model.onnx"),
+        ("monitor", "model.png", "stream.csv", "--plot", "model.png"),
+        ("monitor", "model.onsphere", "stream.csv", "--plot", "stream.png", "--reference", "stream.png"),
+    ):
+        result = run(*command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Expected another file to write to" in result.stderr
+    assert (folder / "model.onnx").read_bytes() == (folder / "model.onsphere").read_bytes()
+
+
+def test_a_column_without_a_name_is_one_like_others(folder):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(100, 2)), columns=["", "column"])
+    table.assign(price=table.sum(axis=1)).to_parquet("nameless.parquet")
+    fit = ("fit", "nameless.parquet", "-t", "price", "--backbone", "extra-trees", "--save", "nameless.onsphere")
+    assert run(*fit, "--quiet").exit_code == 0
+    assert run("predict", "nameless.onsphere", "nameless.parquet", "--out", "out.csv").exit_code == 0
+    result = run("export", "nameless.onsphere", "nameless.onnx")
+    assert (result.exit_code, result.stderr) == (0, "")
+    _, facts = open_graph("nameless.onnx")
+    assert [(each["name"], each["column"]["name"]) for each in facts["inputs"]] == [
+        ("column", ""),
+        ("column column", "column"),
+    ]
+
+
 def test_without_rows_a_graph_is_compared_on_drawn_ones(folder):
     """As it is written in the specification: `onsphere export model.onsphere model.onnx`."""
     result = run("export", "model.onsphere", "model.onnx")

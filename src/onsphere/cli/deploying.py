@@ -44,7 +44,7 @@ def export(
             f"Expected a file to write whose name ends in .onnx. Got {out}. Choose another name; rows to compare on "
             "are given by --rows."
         )
-    check_writable(out)
+    check_writable(out, model, *([] if rows is None else [rows]))
     fitted, summary, columns = load_table_model(model)
     share = share_asked(coverage, summary)
     with spinner("export", hidden=quiet or as_json) as progress:
@@ -70,7 +70,7 @@ def monitor(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Where to draw the evidence: .png or .svg.", show_default=False)
+        Path | None, typer.Option(help="Where to draw the evidence: .png, .svg or .pdf.", show_default=False)
     ] = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
@@ -79,7 +79,7 @@ def monitor(
     """Go through the rows of a table in order, and say whether and when they ceased to be those the model knows."""
     if plot is not None:
         check_option("monitor", "plot", plot.suffix, [".png", ".svg", ".pdf"])
-        check_writable(plot)
+        check_writable(plot, model, data, *([] if reference is None else [reference]))
     fitted, summary, columns = load_table_model(model)
     features = [column for column in columns if column.is_feature]
     names = [column.name for column in features]

@@ -67,8 +67,8 @@ class Graph:
         self._outputs: list[Any] = []
 
     def input(self, name: str, dtype: np.dtype[Any], width: int) -> str:
-        """A table of so many columns that is given; its name, which is another where the wanted one is taken."""
-        name = self._free(name, "column ")
+        """A table of so many columns that is given; its name, another one where that is taken or empty."""
+        name = self._free(name or "column", "column ")
         self._inputs.append(self._described(name, dtype, [width]))
         return name
 

@@ -94,8 +94,7 @@ _CHECKS = {
 
 def _are_columns(columns: list[Any]) -> bool:
     return bool(columns) and all(
-        isinstance(column, Column) and type(column.name) is str and column.name and column.kind in KINDS
-        for column in columns
+        isinstance(column, Column) and type(column.name) is str and column.kind in KINDS for column in columns
     )
 
 
