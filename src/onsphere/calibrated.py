@@ -105,7 +105,7 @@ class Calibrated:
                 parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
             if fraction == "cv":
                 self._fit_and_remember(X, y, sample_weight)
-                self._set_calibration(self._measured_on_folds(parts, features, target, weights))
+                self._set_calibration(self._measured_on_folds(parts, features, target, weights), on_folds=True)
             else:
                 kept, held = parts[0]
                 self._fit_and_remember(*_take(kept, features, target, weights))
@@ -192,7 +192,7 @@ class Calibrated:
                 stacklevel=3,
             )
 
-    def _set_calibration(self, calibration: Calibration) -> None:
+    def _set_calibration(self, calibration: Calibration, *, on_folds: bool = False) -> None:
         n_lost = int(np.sum(~np.isfinite(calibration.uncertainty)))
         if n_lost:
             raise InvalidInputError(
@@ -207,7 +207,7 @@ class Calibrated:
                 OnsphereWarning,
                 stacklevel=3,
             )
-        self.calibration_ = calibration
+        self.calibration_, self._on_folds = calibration, on_folds
         self._measured_with = {name: getattr(self, name) for name in self._measured}
 
     def _calibrated(self, what: str) -> Any:

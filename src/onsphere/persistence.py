@@ -27,9 +27,20 @@ from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
 from onsphere.trees import check_trees
 from onsphere.writing import whole_file
 
-__all__ = ["FORMAT", "load", "load_with_manifest", "manifest_of", "read_manifest", "save", "to_json"]
+__all__ = [
+    "CALIBRATED_BY",
+    "FORMAT",
+    "calibrated_by",
+    "load",
+    "load_with_manifest",
+    "manifest_of",
+    "read_manifest",
+    "save",
+    "to_json",
+]
 
 FORMAT = 1
+CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
@@ -261,7 +272,7 @@ def manifest_of(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         "target_spread": None if spread is None else np.asarray(spread).tolist(),
         "classes": None if labels is None else np.asarray(labels).tolist(),
         "calibration_rows": None if calibration is None else len(calibration),
-        "calibrated_by": None if calibration is None else _calibrated_by(model),
+        "calibrated_by": calibrated_by(model),
         # A rule that accepts everything has an infinite one, which JSON cannot say.
         "threshold": model.threshold_ if model.threshold_ is None or np.isfinite(model.threshold_) else "inf",
         "rule": None if rule is None else repr(rule),
@@ -269,8 +280,12 @@ def manifest_of(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _calibrated_by(model: Any) -> str:
-    return "cross-validation" if getattr(model, "calibration", None) == "cv" else "held-out rows"
+def calibrated_by(model: Any) -> str | None:
+    """One of CALIBRATED_BY, or None where the model is not calibrated."""
+    if getattr(model, "calibration_", None) is None:
+        return None
+    asked = getattr(model, "calibration", None) == "cv"
+    return CALIBRATED_BY[getattr(model, "_on_folds", asked) is True]  # models of older files do not say it
 
 
 def to_json(facts: dict[str, Any], *, indent: int | None = None) -> str:

@@ -14,6 +14,7 @@ from onsphere.cli.models import AsJson, Data, Delimiter, Model, Quiet
 from onsphere.cli.showing import show_files
 from onsphere.errors import InvalidInputError
 from onsphere.monitor import DriftMonitor
+from onsphere.persistence import calibrated_by
 from onsphere.tabular import read_batches, to_frame
 from onsphere.tabular.encoding import check_numbers, plain_features
 from onsphere.tabular.saved import load_table_model
@@ -107,7 +108,7 @@ def monitor(
         facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "log_capital": watch.log_capital, "alpha": alpha}
         print_json(facts | {"hints": [str(hint) for hint in hints], "plot": plot})
     elif not quiet:
-        print(_told(watch, exact=fitted.calibration != "cv"))
+        print(_told(watch, exact=calibrated_by(fitted) == "held-out rows"))
         if hints:
             print(f"Columns that moved{'' if watch.alarm else ', though the uncertainty does not show it'}:")
         for hint in hints:
