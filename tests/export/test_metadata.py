@@ -49,9 +49,8 @@ def test_files_tell_how_a_model_was_calibrated(options, told, tmp_path):
     _, facts = open_graph(tmp_path / "model.onnx")
     assert facts["manifest"]["calibrated_by"] == told
     assert (facts["calibration"] is None) == (told is None)
-    if not options:
-        export_onnx(model.calibrate(X + 0.01, y), tmp_path / "model.onnx", X=X)
-        assert open_graph(tmp_path / "model.onnx")[1]["manifest"]["calibrated_by"] == "held-out rows"
+    export_onnx(model.calibrate(X + 0.01, y), tmp_path / "model.onnx", X=X)
+    assert open_graph(tmp_path / "model.onnx")[1]["manifest"]["calibrated_by"] == "held-out rows"
 
 
 def test_of_very_many_scores_some_are_drawn_at_random(monkeypatch):
@@ -108,7 +107,8 @@ def test_a_forged_graph_is_told(graph, name, value, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("format", value) for value in (0, "1", None)),
+        *(("format", value) for value in (0, "1", None, 0.5)),
+        *(("calibrated_by", value) for value in (5, ["held-out rows"], "hand")),
         *(("columns", value) for value in ([1], "size", [])),
         *(("classes", value) for value in ([], [None], "a")),
         *(("threshold", value) for value in ("much", float("nan"), [1])),
@@ -136,12 +136,35 @@ def test_a_forged_manifest_is_told(graph, name, value, tmp_path):
         {"column": {"name": "size", "kind": "date"}},
         {"column": {"name": 1, "kind": "number"}},
         {"column": {"name": "size", "kind": "number", "more": 1}},
+        {"column": {"name": "size", "kind": "number", "mixed": "yes"}},
+        *({"column": {"name": "size", "kind": "number", "date_format": strange}} for strange in (5, "%q", "%Y%Y")),
+        {"kind": "category", "column": {"name": "size", "kind": "category"}},
         {"kind": "table", "columns": None},
     ],
 )
 def test_inputs_that_the_graph_does_not_have_are_told(graph, change, tmp_path):
     path = forged(graph, tmp_path / "forged.onnx", lambda facts: facts["inputs"][0].update(change))
     with pytest.raises(InvalidInputError, match="where these do not: inputs"):
+        open_graph(path)
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(None, True), (["a", "b"], True), (["a"], False)])
+def test_a_table_has_as_many_columns_as_the_graph_takes(columns, fits, tmp_path):
+    export_onnx(calibrated(), tmp_path / "model.onnx", X=X)
+    path = forged(
+        tmp_path / "model.onnx", tmp_path / "forged.onnx", lambda facts: facts["inputs"][0].update(columns=columns)
+    )
+    if fits:
+        assert open_graph(path)[1]["inputs"][0]["columns"] == columns
+        return
+    with pytest.raises(InvalidInputError, match="where these do not: inputs"):
+        open_graph(path)
+
+
+@pytest.mark.parametrize("version", [2, 1.5, 10**400])
+def test_graphs_of_newer_formats_are_told(graph, version, tmp_path):
+    path = forged(graph, tmp_path / "newer.onnx", lambda facts: facts["manifest"].update(format=version))
+    with pytest.raises(InvalidInputError, match="Install a newer onsphere"):
         open_graph(path)
 
 

@@ -452,7 +452,8 @@ def test_a_model_that_is_not_of_a_table_is_told(folder):
 def test_columns_that_a_file_alone_says_are_checked(folder):
     path, summary = Path("model.onnx"), read_manifest("model.onsphere")["summary"]
     assert [column.name for column in described_columns(path, summary)] == [each["name"] for each in summary["columns"]]
-    for strange in ([{"name": "a"}], [{"name": "a", "kind": "colour"}], [{"name": 1, "kind": "number"}], []):
+    day = {"name": "a", "kind": "date", "date_format": "%q"}
+    for strange in ([{"name": "a"}], [{"name": "a", "kind": "colour"}], [{"name": 1, "kind": "number"}], [day], []):
         with pytest.raises(InvalidInputError, match=r"Got model\.onnx, which does not say what it should of: columns"):
             described_columns(path, summary | {"columns": strange})
 

@@ -12,7 +12,7 @@ import numpy as np
 from onsphere import persistence
 from onsphere._validation import is_number
 from onsphere.errors import InvalidInputError
-from onsphere.tabular.columns import KINDS, Column
+from onsphere.tabular.columns import Column, is_column
 
 __all__ = ["KEY", "N_SCORES", "calibration_scores", "read_facts"]
 
@@ -47,15 +47,19 @@ def read_facts(path: Path, session: Any) -> dict[str, Any]:
         )
     manifest = facts["manifest"]
     version: Any = manifest.get("format") if isinstance(manifest, dict) else None
-    if is_number(version) and version > persistence.FORMAT:
+    if isinstance(version, int | float) and version > persistence.FORMAT:
         raise InvalidInputError(
             f"Expected a graph of format {persistence.FORMAT} or older. Got {path} of format {version}. Install a "
             "newer onsphere."
         )
     strange = [name for name, is_right in _CHECKS.items() if not is_right(facts.get(name))]
     if not strange:
-        sides = {"inputs": session.get_inputs(), "outputs": session.get_outputs()}
-        strange = [name for name, side in sides.items() if _named(facts[name]) != [each.name for each in side]]
+        inputs, outputs = session.get_inputs(), session.get_outputs()
+        fit = {
+            "inputs": len(facts["inputs"]) == len(inputs) and all(map(_takes, inputs, facts["inputs"])),
+            "outputs": facts["outputs"] == [each.name for each in outputs],
+        }
+        strange = [name for name, is_right in fit.items() if not is_right]
     if strange:
         raise InvalidInputError(
             f"Expected a graph whose metadata fit it, as export_onnx writes them. Got {path}, where these do not: "
@@ -64,8 +68,13 @@ def read_facts(path: Path, session: Any) -> dict[str, Any]:
     return facts
 
 
-def _named(described: list[Any]) -> list[str]:
-    return [each if isinstance(each, str) else each["name"] for each in described]
+def _takes(given: Any, described: dict[str, Any]) -> bool:
+    """Whether an input of a graph is as it is described: its name, its type and how many columns it has."""
+    kind = "tensor(string)" if described["kind"] == "category" else "tensor(double)"
+    columns = described["columns"] if described["kind"] == "table" else [described["column"]]
+    return (given.name, given.type, len(given.shape)) == (described["name"], kind, 2) and (
+        columns is None or len(columns) == given.shape[1]
+    )
 
 
 def _are(values: Any, is_right: Callable[[Any], bool]) -> bool:
@@ -81,20 +90,20 @@ def _is_input(described: Any) -> bool:
         case {"name": str(), "kind": "table", "columns": columns}:
             return columns is None or _are(columns, _is_text)
         case {"name": str(), "kind": str(kind), "column": dict(column)}:
-            if kind not in KINDS[:4] or column.get("kind") != kind or not isinstance(column.get("name"), str):
-                return False
             try:
-                Column(**column)
+                said = Column(**column)
             except TypeError:
                 return False
-            return True
+            return is_column(said) and said.is_feature and said.kind == kind
         case _:
             return False
 
 
 def _is_manifest(manifest: Any) -> bool:
-    return isinstance(manifest, dict) and all(
-        name in manifest and is_right(manifest[name]) for name, is_right in _OF_MANIFEST.items()
+    return (
+        isinstance(manifest, dict)
+        and all(name in manifest and is_right(manifest[name]) for name, is_right in _OF_MANIFEST.items())
+        and manifest.get("calibrated_by") in (None, *persistence.CALIBRATED_BY)  # older files do not say it
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "describe_columns",
     "described",
     "first_of",
+    "is_column",
     "listed",
     "pandas",
     "to_dates",
@@ -75,6 +76,27 @@ class Column:
     def is_feature(self) -> bool:
         """Whether it is learned from."""
         return self.kind in KINDS[:4]
+
+
+def is_column(column: Any) -> bool:
+    """Whether it says of a column what it should, whoever wrote it."""
+    return (
+        isinstance(column, Column)
+        and column.kind in KINDS
+        and type(column.name) is type(column.note) is str
+        and type(column.written_as_text) is type(column.mixed) is bool
+        and _is_date_format(column.date_format)
+    )
+
+
+def _is_date_format(date_format: Any) -> bool:
+    if not isinstance(date_format, str):
+        return date_format is None
+    try:
+        to_dates(pandas().Series(["no date"]), date_format)
+    except (ValueError, re.error):
+        return False
+    return True
 
 
 def describe_columns(frame: Any) -> list[Column]:

@@ -8,7 +8,7 @@ from typing import Any
 from onsphere.errors import InvalidInputError
 from onsphere.monitor.reference import is_reference
 from onsphere.persistence import load_with_manifest
-from onsphere.tabular.columns import KINDS, Column
+from onsphere.tabular.columns import Column, is_column
 from onsphere.tabular.encoding import TableEncoder
 from onsphere.tabular.fitting import TASKS
 
@@ -44,7 +44,7 @@ def described_columns(path: Path, summary: dict[str, Any]) -> list[Column]:
         columns = [Column(**column) for column in summary["columns"]]
     except TypeError:
         columns = []
-    if not _are_columns(columns):
+    if not columns or not all(is_column(column) for column in columns):
         raise _not_ours(path, "does not say what it should of: columns")
     _check_reference(path, summary, columns)
     return columns
@@ -92,12 +92,6 @@ _CHECKS = {
 }
 
 
-def _are_columns(columns: list[Any]) -> bool:
-    return bool(columns) and all(
-        isinstance(column, Column) and type(column.name) is str and column.kind in KINDS for column in columns
-    )
-
-
 def _columns_of(model: Any) -> list[Column]:
     """What the encoder of a model was told of its columns; nothing where there is none."""
     try:
@@ -105,4 +99,4 @@ def _columns_of(model: Any) -> list[Column]:
         columns: list[Any] = [*encoder.columns]
     except (AttributeError, KeyError, TypeError):
         return []
-    return columns if isinstance(encoder, TableEncoder) and _are_columns(columns) else []
+    return columns if isinstance(encoder, TableEncoder) and all(is_column(column) for column in columns) else []
