@@ -428,6 +428,14 @@ def test_columns_without_spread_or_numbers():
     assert (hints["3"].shift, hints["3"].spread) == (-math.inf, math.inf)
 
 
+@pytest.mark.parametrize("size", [1e300, 1.7e308])
+def test_numbers_too_large_to_add_up_are_told_without_a_warning(size):
+    rows = np.clip(normal((300, 1)), -1, 1) * size
+    (hint,) = hints_of(rows, rows[:50])
+    assert (hint.shift, hint.spread) == (pytest.approx(0.0, abs=1e-6), 1.0)
+    assert not hint.moved
+
+
 def test_numbers_in_arrays_of_objects_are_numbers():
     rows = np.array([[1, "a"], [None, "b"], [3.5, "a"]], dtype=object)
     hints = {hint.column: hint for hint in hints_of(rows, rows)}

@@ -53,7 +53,9 @@ def _numbers(sample: list[float | None], rng: np.random.Generator) -> Floats:
     known = np.sort([number for number in sample if number is not None])
     if len(known) == 0:
         return np.full(_N_ROWS, math.nan)
-    numbers = np.interp(rng.uniform(0, len(known) - 1, _N_ROWS), np.arange(len(known)), known)
+    places = rng.uniform(0, len(known) - 1, _N_ROWS)
+    numbers = 2 * np.interp(places, np.arange(len(known)), known / 2)  # halves differ by no more than a float can hold
+    numbers = np.clip(numbers, known[0], known[-1])
     numbers = np.round(numbers) if np.array_equal(known, np.round(known)) else numbers
     return np.where(rng.random(_N_ROWS) < max(_SHARE, 1.0 - len(known) / len(sample)), math.nan, numbers)
 

@@ -16,6 +16,7 @@ from onsphere.monitor.reference import (
     check_reference,
     columns_of,
     kept_ranks,
+    mean_and_deviation,
     plain_numbers,
     plain_texts,
     reference_of,
@@ -144,13 +145,14 @@ def _hint(name: str, summary: dict[str, Any], rows: list[Any], n_rows: int) -> H
     known = np.array([number for number in rows if number is not None])
     if summary["mean"] is None or len(known) == 0:
         return Hint(name, distance, scale * distance)
-    deviation: float = summary["deviation"]
+    mean, deviation = mean_and_deviation(known)
+    ordinary: float = summary["deviation"]
     return Hint(
         name,
         distance,
         scale * distance,
-        shift=_ratio(float(known.mean()) - summary["mean"], deviation),
-        spread=1.0 if known.std() == deviation else _ratio(float(known.std()), deviation),
+        shift=_ratio(mean - summary["mean"], ordinary),
+        spread=1.0 if deviation == ordinary else _ratio(deviation, ordinary),
     )
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "columns_of",
     "is_reference",
     "kept_ranks",
+    "mean_and_deviation",
     "plain_numbers",
     "plain_texts",
     "reference_of",
@@ -161,8 +162,7 @@ def _summary(column: NDArray[Any], n_kept: int, n_categories: int) -> dict[str, 
     if numbers is None:
         return _text_summary(plain_texts(column), n_categories)
     known = numbers[np.isfinite(numbers)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = (_finite(known.mean()), _finite(known.std())) if len(known) else (None, None)
+    mean, deviation = mean_and_deviation(known) if len(known) else (None, None)
     sample = np.sort(np.where(np.isfinite(numbers), numbers, math.inf))
     kept = sample[kept_ranks(n_rows, min(n_rows, n_kept)).astype(np.intp)]
     return {
@@ -194,6 +194,8 @@ def _text_summary(texts: list[str], n_categories: int) -> dict[str, Any]:
     return {"n_rows": len(texts), "shares": {text: count / len(texts) for text, count in counts.most_common()}}
 
 
-def _finite(number: Any) -> float:
-    """What is too large for a float is the largest that there is."""
-    return float(np.nan_to_num(number, nan=sys.float_info.max))
+def mean_and_deviation(numbers: Floats) -> tuple[float, float]:
+    """Of at least one number; what is too large for a float is the largest that there is."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = np.nan_to_num([numbers.mean(), numbers.std()], nan=sys.float_info.max)
+    return float(mean), float(deviation)
