@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onsphere import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
 from onsphere.tabular import Column, TableEncoder, describe_columns
-from onsphere.tabular.columns import listed, pandas
+from onsphere.tabular.columns import is_column, listed, pandas
 
 
 def kinds(**columns):
@@ -23,6 +23,19 @@ def described(values, name="x"):
 
 
 # --- what columns hold ---
+
+
+@given(
+    st.lists(st.none() | st.booleans() | st.text() | st.integers() | st.dates().map("{:%d.%m.%Y}".format), min_size=1)
+)
+def test_what_is_said_of_a_column_is_known_as_such(values):
+    assert is_column(described(pd.Series(values, dtype=object)))
+
+
+@pytest.mark.parametrize("date_format", ["%q", "%", "%Y%Y", 5])
+def test_dates_are_written_in_a_way_that_can_be_read(date_format):
+    assert is_column(Column("day", "date", date_format="%d.%m.%Y"))
+    assert not is_column(Column("day", "date", date_format=date_format))
 
 
 def test_each_kind_is_recognised():
