@@ -16,7 +16,7 @@ import numpy as np
 from onsphere._validation import Floats
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, OnsphereError
-from onsphere.persistence import load_with_manifest
+from onsphere.persistence import calibrated_by, load_with_manifest
 from onsphere.tabular.columns import Column
 from onsphere.tabular.saved import model_columns
 
@@ -141,7 +141,7 @@ class ModelEngine:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, trusted=trusted)
         calibration, summary = self.model.calibration_, manifest["summary"]
-        manifest.setdefault("calibrated_by", _calibrated_by(self.model))  # which older files do not say
+        manifest.setdefault("calibrated_by", calibrated_by(self.model))  # which older files do not say
         self.facts = facts_of(
             path,
             manifest,
@@ -224,12 +224,6 @@ def _targets(model: Any, summary: dict[str, Any]) -> tuple[str, ...]:
     if n_outputs == 1 and not names:
         return ("value",)
     return tuple(names or (str(index) for index in range(n_outputs)))
-
-
-def _calibrated_by(model: Any) -> str | None:
-    if model.calibration_ is None:
-        return None
-    return "cross-validation" if getattr(model, "calibration", None) == "cv" else "held-out rows"
 
 
 def _levels(model: Any) -> dict[str, list[str]]:
