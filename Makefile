@@ -5,7 +5,7 @@ DEV := .venv
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench docs browser clean
+.PHONY: help demo test test-long lint format bench docs real-parts clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 20
@@ -28,14 +28,15 @@ lint: $(DEV)/ready  ## check style and types
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/basedpyright
 
-# The pages are tested in a real browser; where none can be installed, those tests are skipped and say so.
-browser:
+# Pages are tested in a real browser and the store in a real PostgreSQL; where they cannot be installed, tests skip and say so.
+real-parts:
 	command -v chromium > /dev/null || (apt-get -qq update && apt-get -qq install -y chromium) || true
+	ls /usr/lib/postgresql/*/bin/initdb > /dev/null || (apt-get -qq update && apt-get -qq install -y postgresql) || true
 
 # One thread for each of two processes: threads of linear algebra that wait for a core cost many times what they bring.
 pytest = OMP_NUM_THREADS=1 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
-test: lint browser  ## lint, types, tests and doctests
+test: lint real-parts  ## lint, types, tests and doctests
 	$(pytest) --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 test-long: $(DEV)/ready  ## all tests, with the statistical claims repeated in full and many more examples

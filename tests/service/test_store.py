@@ -22,7 +22,7 @@ from onsphere.service.engine import load_engine
 from onsphere.service.recorder import Recorder
 from onsphere.service.store import Record, Store
 
-POSTGRES = Path(os.environ.get("POSTGRES_BIN", "/usr/lib/postgresql/15/bin"))
+POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/nowhere"))
 
 
 class PostgresServer:
