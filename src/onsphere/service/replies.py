@@ -64,7 +64,7 @@ def reason(result: Assessment, facts: Facts, index: int) -> str | None:
     if result.direction_norm is not None:
         norm = float(result.direction_norm[index])
         told += (
-            ". Rows like this one have different targets, between which the model cannot tell"
+            ". Rows like this one had different targets, or there were hardly any to learn from"
             if norm < 1
             else ". The model extrapolates: the row is unlike those it has learned from"
         )
