@@ -10,7 +10,7 @@ import typer
 from onsphere._validation import check_option
 from onsphere.cli.console import print_json, spinner
 from onsphere.cli.loading import feature_rows, share_asked
-from onsphere.cli.models import AsJson, Data, Delimiter, Model, Quiet
+from onsphere.cli.models import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet
 from onsphere.cli.showing import show_files
 from onsphere.errors import InvalidInputError
 from onsphere.monitor import DriftMonitor
@@ -32,7 +32,7 @@ def export(
         Path | None,
         typer.Option(help="A table of real rows to compare on.", show_default="rows drawn by what the model file says"),
     ] = None,
-    coverage: Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")] = None,
+    coverage: CoverageOfFit = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

@@ -32,6 +32,7 @@ Target = Annotated[
 ]
 Task = Annotated[str, typer.Option(help=f"{', '.join(TASKS)}.", autocompletion=lambda: TASKS)]
 Coverage = Annotated[float, typer.Option(help="Which share of the truth intervals or sets are to hold.")]
+CoverageOfFit = Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")]
 Ignore = Annotated[list[str] | None, typer.Option(help="A column not to learn from; repeat it for several.")]
 Delimiter = Annotated[str | None, typer.Option(help="Of a CSV file.", show_default="found from the file")]
 Shifted = Annotated[
@@ -137,7 +138,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="Where to write: .csv, .parquet or .arrow.", show_default="stdout, as CSV")
     ] = None,
-    coverage: Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")] = None,
+    coverage: CoverageOfFit = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -176,7 +177,7 @@ def predict(
 def evaluate(
     model: Model,
     data: Data,
-    coverage: Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")] = None,
+    coverage: CoverageOfFit = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -202,7 +203,7 @@ def report(
     data: Data,
     out: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     shifted: Shifted = None,
-    coverage: Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")] = None,
+    coverage: CoverageOfFit = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onsphere.cli.console import print_json, tell
+from onsphere.cli.models import CoverageOfFit
 
 __all__ = ["new_key", "serve"]
 
@@ -48,7 +49,7 @@ def serve(
         float | None,
         typer.Option(help="Chance of a false alarm of drift.", show_default="0.01", rich_help_panel=_STORING),
     ] = None,
-    coverage: Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")] = None,
+    coverage: CoverageOfFit = None,
     max_body: Annotated[
         int | None, typer.Option(help="Bytes of a request.", show_default="16 MiB", rich_help_panel=_LIMITS)
     ] = None,
