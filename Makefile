@@ -5,7 +5,7 @@ DEV := .venv
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench docs real-parts clean
+.PHONY: help demo reproduce test test-long lint format bench docs real-parts clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 20
@@ -22,6 +22,9 @@ $(DEV)/ready: pyproject.toml constraints.txt
 
 demo: $(DEMO)/ready  ## fit on two bundled data sets and show how far to trust each prediction (no torch)
 	$(DEMO)/bin/python -m onsphere.demo
+
+reproduce: $(DEV)/ready  ## run an experiment of the paper: make reproduce NAME=uci PRESET=cpu
+	$(DEV)/bin/python -m reproduction $(NAME) --preset $(or $(PRESET),quick)
 
 lint: $(DEV)/ready  ## check style and types
 	$(DEV)/bin/ruff check .

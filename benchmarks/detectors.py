@@ -11,8 +11,8 @@ from _record import record
 from rich.progress import track
 
 from onsphere.baselines import FDBD, HUQ, KNN, MSP, NCI, NUQ, ODIN, RAU, Energy, Entropy, Gini, Mahalanobis, ViM
-from onsphere.frozen import FrozenHead
 from onsphere.metrics import auroc, fpr_at_tpr
+from onsphere.models.frozen import FrozenHead
 
 NETWORK = "ResNet-20"
 DETECTORS = {

@@ -9,8 +9,8 @@ from rich.progress import track
 from sklearn.ensemble import ExtraTreesRegressor
 
 from onsphere import HCMRegressor
-from onsphere.datasets import UCI_NAMES, load_uci
-from onsphere.monitor import DriftMonitor
+from onsphere.drift import DriftMonitor
+from reproduction.data import UCI_NAMES, load_uci
 
 QUICK = bool(os.environ.get("ONSPHERE_QUICK"))  # a trial of the script; its numbers mean nothing
 ALPHA, HORIZON = 0.05, 10_000

@@ -18,9 +18,9 @@ from scipy.special import logsumexp, softmax
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere.frozen import FrozenHead
-from onsphere.frozen.designs import Kernel
 from onsphere.metrics import auroc
+from onsphere.models.frozen import FrozenHead
+from onsphere.models.frozen.designs import Kernel
 
 GOALS = {"ResNet-20": 92.7, "ResNet-56": 92.9}
 HEADS = ("kernel", "quadratic", "linear")

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from _record import record
 
-from onsphere import Quantile
+from onsphere import AcceptShare
 from onsphere.calibration import RegressionCalibration
 
 rng = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def sort():
 def calibrate_and_decide():
     calibration = RegressionCalibration.measure(residual, sigma, uncertainty, spread)
     calibration.interval(value, sigma, coverage=0.9)
-    _ = uncertainty <= Quantile(0.95).threshold(calibration)
+    _ = uncertainty <= AcceptShare(0.95).threshold(calibration)
 
 
 def seconds(call):

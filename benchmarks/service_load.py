@@ -22,7 +22,7 @@ import pandas as pd
 from _record import record
 
 from onsphere.export import export_onnx
-from onsphere.tabular import fit_table
+from onsphere.table import fit_table
 
 SECONDS, SECONDS_MORE, CONNECTIONS = int(os.environ.get("SECONDS", "60")), 15, 8
 TOLERANCE = 1e-6  # of a wrong answer: rounding depends on how many rows are asked about at once

@@ -8,7 +8,7 @@ import numpy as np
 from _record import record
 from sklearn.ensemble import ExtraTreesRegressor
 
-from onsphere import HCMRegressor, Quantile
+from onsphere import AcceptShare, HCMRegressor
 from onsphere.baselines import DeepEnsemble, MCDropout
 from onsphere.export import export_onnx, graph_inputs, open_graph
 from onsphere.torch import TorchRegressor
@@ -26,7 +26,7 @@ def network(**options):
 
 
 def calibrated(model):
-    return model.fit(X[:4000], y[:4000]).calibrate(X[4000:], y[4000:]).set_threshold(Quantile(0.95))
+    return model.fit(X[:4000], y[:4000]).calibrate(X[4000:], y[4000:]).set_threshold(AcceptShare(0.95))
 
 
 def graph(model):

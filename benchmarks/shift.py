@@ -9,9 +9,9 @@ from rich.progress import track
 from scipy.stats import spearmanr
 
 from onsphere import HCMRegressor
-from onsphere.datasets import UCI_NAMES, load_uci
 from onsphere.metrics import auroc
 from onsphere.torch import TorchRegressor
+from reproduction.data import UCI_NAMES, load_uci
 
 N_SEEDS, N_MEMBERS, N_STEPS_PER_EPOCH = 3, 5, 32
 # Standard deviation of the noise: the paper's strongest, N(0, 5²I), and N(0, 5I) taken at its word.

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 from sklearn.model_selection import train_test_split
 
 from onsphere import HCMRegressor
-from onsphere.datasets import UCI_NAMES, load_uci
+from reproduction.data import UCI_NAMES, load_uci
 
 GOALS = {"concrete": 0.38, "energy": 0.50, "yacht": 0.70}
 

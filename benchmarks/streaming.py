@@ -23,7 +23,7 @@ from _record import record
 
 import onsphere
 from onsphere.persistence import read_manifest
-from onsphere.tabular import BACKBONES, Column, fit_table, predict_file
+from onsphere.table import BACKBONES, Column, fit_table, predict_file
 
 N_FEATURES = 20
 

@@ -7,8 +7,8 @@ from rich.progress import track
 
 from onsphere import HCMRegressor
 from onsphere.calibration import conformal_quantile
-from onsphere.datasets import UCI_NAMES, load_uci
 from onsphere.metrics import interval_coverage, interval_width, winkler_score
+from reproduction.data import UCI_NAMES, load_uci
 
 COVERAGE, N_SPLITS = 0.9, 10
 

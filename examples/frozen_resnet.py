@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsphere import FrozenHead
-from onsphere.datasets import data_folder
 from onsphere.torch import features, resnet20
+from reproduction.data import data_folder
 
 
 def network() -> torch.nn.Module:

@@ -3,6 +3,8 @@
 import os
 import shutil
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -31,3 +33,52 @@ def browser():
         browser = driver.chromium.launch(executable_path=chromium, args=[f"--{option}" for option in quiet])
         yield browser
         browser.close()
+
+
+# A table as people have them: text, gaps, a date, an id and a column that says nothing.
+CITIES = {"Berlin": 3.0, "Paris": 9.0, "Rome, IT": 5.0, "Zürich": 11.0}
+
+
+def make_houses(n, seed):
+    rng = np.random.default_rng(seed)
+    size, city = rng.uniform(20, 200, n), rng.choice(list(CITIES), n, p=[0.4, 0.3, 0.2, 0.1])
+    sold = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 1500, n), unit="D")
+    heated = rng.choice([True, False], n)
+    price = size * np.array([CITIES[name] for name in city]) * (1 + 0.1 * heated)
+    price += rng.normal(size=n) * (5 + 0.3 * size * (city == "Paris"))
+    frame = pd.DataFrame(
+        {
+            "house_id": [f"H{seed}-{index:06d}" for index in rng.permutation(n)],
+            "size": size.round(1),
+            "city": city,
+            "sold": sold.strftime("%Y-%m-%d"),
+            "heating": heated,
+            "age": rng.integers(0, 80, n).astype(float),
+            "country": "EU",
+            "rooms": rng.integers(1, 6, n),
+            "price": price.round(2),
+        }
+    )
+    frame.loc[rng.random(n) < 0.1, "age"] = np.nan
+    frame.loc[rng.random(n) < 0.05, "city"] = None
+    return frame
+
+
+@pytest.fixture(scope="session")
+def houses():
+    return make_houses
+
+
+@pytest.fixture(scope="session")
+def house_model(tmp_path_factory):
+    """A model by the command line, with all that it was made of: houses.csv, model.onsphere."""
+    from typer.testing import CliRunner
+
+    from onsphere.cli import app
+
+    folder = tmp_path_factory.mktemp("houses")
+    make_houses(260, 0).to_csv(folder / "houses.csv", index=False)
+    command = ["fit", f"{folder}/houses.csv", "--target", "price", "--backbone", "kernel", "--quiet"]
+    result = CliRunner().invoke(app, [*command, "--save", f"{folder}/model.onsphere"])
+    assert (result.exit_code, result.output) == (0, "")
+    return folder

@@ -13,16 +13,22 @@ SOURCE = Path(onsphere.__file__).parent
 
 # Each row may import from the rows above it and from its own.
 LAYERS = [
-    {"errors", "_validation", "writing"},
-    {"geometry", "tables"},
-    {"embeddings", "scores", "metrics"},
-    {"calibration", "decision", "monitor", "assessment", "fingerprints"},
-    {"persistence", "trees", "calibrated", "answers", "backbones", "estimators", "frozen"},
-    {"tabular", "export", "scale", "plots", "report", "torch", "baselines", "measuring", "comparison", "datasets"},
-    {"paper", "service", "demo", "installation", "cli"},
+    {"errors", "_internal"},
+    {"sphere", "metrics"},
+    {"calibration", "assessment"},
+    {"decision", "drift"},
+    {"persistence"},
+    {"models"},
+    {"torch", "plots", "evaluation"},
+    {"baselines"},
+    {"comparison"},
+    {"table"},
+    {"report", "export"},
+    {"service"},
+    {"demo", "installation", "cli"},
 ]
 HEAVY = {
-    "torch": {"torch", "baselines", "paper"},
+    "torch": {"torch", "baselines"},
     "pandas": set(),
     "matplotlib": set(),
     "rich": {"demo", "cli"},
@@ -89,20 +95,22 @@ def test_heavy_libraries_are_imported_inside(path):
 
 
 def test_the_walk_would_see_a_wrong_arrow():
-    assert list(wrong_arrows("geometry", ast.parse("from onsphere.estimators import HCMRegressor"))) != []
-    assert list(wrong_arrows("geometry", ast.parse("def f():\n    import onsphere.cli"))) != []
-    assert list(wrong_arrows("geometry", ast.parse("from onsphere import scores"))) != []
-    assert list(wrong_arrows("geometry", ast.parse("from onsphere import HCMRegressor"))) != []
+    assert list(wrong_arrows("sphere", ast.parse("from onsphere.models import HCMRegressor"))) != []
+    assert list(wrong_arrows("sphere", ast.parse("def f():\n    import onsphere.cli"))) != []
+    assert list(wrong_arrows("sphere", ast.parse("from onsphere import models"))) != []
+    assert list(wrong_arrows("sphere", ast.parse("from onsphere import HCMRegressor"))) != []
     with pytest.raises(AssertionError, match="whole path"):
-        list(wrong_arrows("geometry", ast.parse("from .estimators import HCMRegressor")))
-    assert list(wrong_arrows("estimators", ast.parse("from onsphere import scores"))) == []
+        list(wrong_arrows("sphere", ast.parse("from .models import HCMRegressor")))
+    assert list(wrong_arrows("models", ast.parse("from onsphere import sphere"))) == []
 
 
 def test_the_public_names_are_these():
     assert sorted(onsphere.__all__) == [
+        "AcceptShare",
         "Assessment",
         "Calibration",
         "Comparison",
+        "DriftMonitor",
         "Duplicate",
         "FalseAlarm",
         "FrozenHead",
@@ -111,6 +119,7 @@ def test_the_public_names_are_these():
         "InvalidInputError",
         "InvalidTypeError",
         "Lift",
+        "MaxErrorRate",
         "MissingExtraError",
         "NotCalibratedError",
         "NotFittedError",
@@ -118,14 +127,14 @@ def test_the_public_names_are_these():
         "OnsphereError",
         "OnsphereWarning",
         "Polar",
-        "Quantile",
-        "Risk",
         "SphericalOutput",
         "Tolerance",
         "Torus",
         "__version__",
         "compare",
+        "export_onnx",
         "load",
+        "write_report",
     ]
     assert all(hasattr(onsphere, name) for name in onsphere.__all__)
     with pytest.raises(AttributeError, match="no attribute 'HCMTransformer'"):

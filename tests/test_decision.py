@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from onsphere import Calibration, FalseAlarm, InvalidInputError, OnsphereWarning, Quantile, Risk, Tolerance
+from onsphere import AcceptShare, Calibration, FalseAlarm, InvalidInputError, MaxErrorRate, OnsphereWarning, Tolerance
 from onsphere.calibration import ClassCalibration
 
 
@@ -38,9 +38,9 @@ def test_a_tolerance_that_says_the_same_of_all_rows_says_what_to_check():
 
 
 def test_quantile_is_conformal():
-    assert Quantile(0.95).threshold(ranked(99)) == 95
+    assert AcceptShare(0.95).threshold(ranked(99)) == 95
     with pytest.raises(InvalidInputError, match=r"needs at least 99 calibration rows\. Got 50"):
-        Quantile(0.99).threshold(ranked(50))
+        AcceptShare(0.99).threshold(ranked(50))
 
 
 @pytest.mark.parametrize(("rate", "delta"), [(0.05, 0.05), (0.1, 0.1), (0.3, 0.01)])
@@ -60,33 +60,33 @@ def test_false_alarm_says_how_many_rows_it_needs():
 def test_risk_takes_the_largest_of_its_thresholds_that_passes():
     wrong = np.arange(1000) >= 600
     data = ClassCalibration(np.arange(1000.0), wrong.astype(float), np.zeros(1000))
-    limit = Risk(0.05).threshold(data)
+    limit = MaxErrorRate(0.05).threshold(data)
     accepted = int(np.sum(data.uncertainty <= limit))
     passing = [k for k in (50 * step - 1 for step in range(1, 20)) if binom.cdf(wrong[:k].sum(), k, 0.05) <= 0.05 / 20]
     assert accepted == max(passing)
 
 
 def test_risk_accepts_everything_where_hardly_anything_is_wrong():
-    assert Risk(0.1).threshold(ClassCalibration(np.arange(200.0), np.zeros(200), np.zeros(200))) == math.inf
+    assert MaxErrorRate(0.1).threshold(ClassCalibration(np.arange(200.0), np.zeros(200), np.zeros(200))) == math.inf
 
 
 def test_risk_in_regression_needs_to_know_what_is_wrong():
     data = ranked(400, error=np.where(np.arange(400) < 200, 0.5, 5.0))
     with pytest.raises(InvalidInputError, match="Pass tolerance="):
-        Risk(0.1).threshold(data)
-    accepted = data.uncertainty <= Risk(0.1, tolerance=1.0).threshold(data)
+        MaxErrorRate(0.1).threshold(data)
+    accepted = data.uncertainty <= MaxErrorRate(0.1, tolerance=1.0).threshold(data)
     assert 150 < accepted.sum() < 220
 
 
 def test_a_tolerance_means_nothing_for_classes():
     data = ClassCalibration(np.arange(100.0), np.zeros(100), np.zeros(100))
-    with pytest.raises(InvalidInputError, match="'tolerance' parameter of Risk must be None for classes"):
-        Risk(0.1, tolerance=5.0).threshold(data)
+    with pytest.raises(InvalidInputError, match="'tolerance' parameter of MaxErrorRate must be None for classes"):
+        MaxErrorRate(0.1, tolerance=5.0).threshold(data)
 
 
 def test_a_risk_that_cannot_be_kept_is_refused():
     with pytest.raises(InvalidInputError, match="can be kept by no threshold on the 100 calibration rows"):
-        Risk(0.01).threshold(ClassCalibration(np.arange(100.0), np.ones(100), np.zeros(100)))
+        MaxErrorRate(0.01).threshold(ClassCalibration(np.arange(100.0), np.ones(100), np.zeros(100)))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_risk_that_cannot_be_kept_is_refused():
         Tolerance(math.nan),
         Tolerance("2 mm"),
         Tolerance(1.0, of="error"),
-        Quantile(0.0),
-        Quantile(1.0),
+        AcceptShare(0.0),
+        AcceptShare(1.0),
         FalseAlarm(0.0),
         FalseAlarm(0.1, delta=1.0),
-        Risk(1.5),
-        Risk(0.1, delta=0.0),
-        Risk(0.1, tolerance=-1.0),
+        MaxErrorRate(1.5),
+        MaxErrorRate(0.1, delta=0.0),
+        MaxErrorRate(0.1, tolerance=-1.0),
     ],
     ids=str,
 )

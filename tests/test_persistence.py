@@ -23,6 +23,7 @@ from torch import nn
 
 import onsphere
 from onsphere import (
+    AcceptShare,
     Duplicate,
     FalseAlarm,
     FrozenHead,
@@ -30,10 +31,9 @@ from onsphere import (
     HCMRegressor,
     InvalidInputError,
     InvalidTypeError,
+    MaxErrorRate,
     NotFittedError,
     OnsphereWarning,
-    Quantile,
-    Risk,
     Tolerance,
     baselines,
     load,
@@ -60,7 +60,7 @@ def fitted(model=None, **options):
     model = HCMRegressor(trees) if model is None else model
     X = rows()
     model.set_params(random_state=0, calibration="split", **options)
-    return model.fit(X, numbers(X)).set_threshold(Quantile(0.8))
+    return model.fit(X, numbers(X)).set_threshold(AcceptShare(0.8))
 
 
 def same(one, other):
@@ -102,7 +102,7 @@ def test_round_trip_is_bit_equal(model, path):
     same(load(path).assess(X), model.assess(X))
 
 
-@pytest.mark.parametrize("rule", [Tolerance(0.01), FalseAlarm(0.5), Risk(0.5, tolerance=10.0), None], ids=str)
+@pytest.mark.parametrize("rule", [Tolerance(0.01), FalseAlarm(0.5), MaxErrorRate(0.5, tolerance=10.0), None], ids=str)
 def test_rules_and_calibration_are_kept(rule, path):
     model = fitted().set_threshold(rule)
     model.save(path)
@@ -184,7 +184,7 @@ def test_the_manifest_says_what_the_model_is(path):
     assert manifest["n_features"] == 3
     assert manifest["calibration_rows"] == 12
     assert manifest["threshold"] == model.threshold_
-    assert manifest["rule"] == "Quantile(share=0.8)" or "0.8" in manifest["rule"]
+    assert manifest["rule"] == "AcceptShare(share=0.8)" or "0.8" in manifest["rule"]
     assert manifest["target_spread"] == np.asarray(model.spread_).tolist()
     assert manifest["summary"] == {"made from": "rows.csv", "share": 0.5, "list": [0, 1]}
     assert manifest["libraries"].keys() >= {"numpy", "scikit-learn", "skops"}
@@ -335,7 +335,7 @@ def test_parts_that_are_missing_or_wrong(parts, message, path):
 def test_a_newer_format_is_refused(path):
     fitted().save(path)
     with_manifest(path, format=FORMAT + 1, onsphere="9.9")
-    with pytest.raises(InvalidInputError, match=r"format 2, made by onsphere 9\.9"):
+    with pytest.raises(InvalidInputError, match=r"format 3, made by onsphere 9\.9"):
         load(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere import HCMRegressor, Lift, Quantile
+from onsphere import AcceptShare, HCMRegressor, Lift
 from onsphere.torch import TorchRegressor
 
 __all__ = ["DOMAIN", "NOISY", "curve", "fitted", "noise", "rows"]
@@ -45,4 +45,4 @@ def fitted(anchor: float = 3.0) -> HCMRegressor:
     )
     model = HCMRegressor(network, embedding=Lift(anchor=anchor), uncertainty_score="anchored", random_state=SEED)
     model.fit(x[:2000, None], y[:2000]).calibrate(x[2000:, None], y[2000:])
-    return model.set_threshold(Quantile(0.99))
+    return model.set_threshold(AcceptShare(0.99))

@@ -6,12 +6,12 @@
 (1,)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
-from onsphere.decision import FalseAlarm, Quantile, Risk, Tolerance
-from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, Torus
+from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, Tolerance
 from onsphere.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -21,20 +21,26 @@ from onsphere.errors import (
     OnsphereError,
     OnsphereWarning,
 )
-from onsphere.estimators import HCMClassifier, HCMRegressor
-from onsphere.frozen import FrozenHead
-from onsphere.geometry import SphericalOutput
+from onsphere.models import HCMClassifier, HCMRegressor
+from onsphere.models.frozen import FrozenHead
 from onsphere.persistence import load
+from onsphere.sphere import Duplicate, Lift, OneHot, Polar, Torus
+from onsphere.sphere.geometry import SphericalOutput
 
 if TYPE_CHECKING:
     from onsphere.comparison import Comparison, compare
+    from onsphere.drift import DriftMonitor
+    from onsphere.export import export_onnx
+    from onsphere.report import write_report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
+    "AcceptShare",
     "Assessment",
     "Calibration",
     "Comparison",
+    "DriftMonitor",
     "Duplicate",
     "FalseAlarm",
     "FrozenHead",
@@ -43,6 +49,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidTypeError",
     "Lift",
+    "MaxErrorRate",
     "MissingExtraError",
     "NotCalibratedError",
     "NotFittedError",
@@ -50,21 +57,28 @@ __all__ = [
     "OnsphereError",
     "OnsphereWarning",
     "Polar",
-    "Quantile",
-    "Risk",
     "SphericalOutput",
     "Tolerance",
     "Torus",
     "__version__",
     "compare",
+    "export_onnx",
     "load",
+    "write_report",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # All the methods to compare with take a while to import, and few need them.
-    if name in ("Comparison", "compare"):
-        from onsphere import comparison
+# Names whose rooms take a while to import, or need an extra; each is imported when it is first used.
+_LAZY = {
+    "Comparison": "onsphere.comparison",
+    "DriftMonitor": "onsphere.drift",
+    "compare": "onsphere.comparison",
+    "export_onnx": "onsphere.export",
+    "write_report": "onsphere.report",
+}
 
-        return getattr(comparison, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

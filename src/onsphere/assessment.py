@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 
 __all__ = ["Assessment"]
 
@@ -45,7 +45,7 @@ class Assessment:
         Whether the uncertainty is at or below the threshold.
     probabilities : array of shape (n, C) or None
         Of each class.
-    in_set : bool array of shape (n, C) or None
+    prediction_set : bool array of shape (n, C) or None
         Which classes belong to the conformal set.
     output_names : tuple of str, or None
         Names of the outputs or, for probabilities, of the classes.
@@ -71,7 +71,7 @@ class Assessment:
     expected_error: NDArray[np.float64] | None = None
     accepted: NDArray[np.bool_] | None = None
     probabilities: NDArray[np.float64] | None = None
-    in_set: NDArray[np.bool_] | None = None
+    prediction_set: NDArray[np.bool_] | None = None
     output_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:

@@ -15,7 +15,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 
 from onsphere import metrics
-from onsphere._validation import (
+from onsphere._internal.markdown import columns_of, markdown_table
+from onsphere._internal.validation import (
     Floats,
     bad_parameter,
     check_labels,
@@ -26,13 +27,12 @@ from onsphere._validation import (
     missing_extra,
     own_errors,
 )
-from onsphere.backbones import default_backbone, seed_unseeded
 from onsphere.baselines.detector import Detector
 from onsphere.baselines.posthoc import PostHoc, default_classifier
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.measuring import Rows, Split, measured, median_seconds, row_errors, seconds_of
-from onsphere.tables import columns_of, markdown_table
+from onsphere.evaluation import Rows, Split, measured, median_seconds, row_errors, seconds_of
+from onsphere.models.backbone import default_backbone, seed_unseeded
 
 __all__ = ["Comparison", "compare"]
 

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from onsphere._validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import bad_parameter, check_number, check_option
 from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile
 from onsphere.errors import InvalidInputError, OnsphereWarning
 
-__all__ = ["FalseAlarm", "Quantile", "Risk", "Rule", "Tolerance"]
+__all__ = ["AcceptShare", "FalseAlarm", "MaxErrorRate", "Rule", "Tolerance"]
 
 
 class Rule(Protocol):
@@ -36,7 +36,7 @@ class Tolerance:
     embedding, as far as the magnitude is right, so a score above epsilon speaks against the tolerance. It is a rule of
     thumb: the decoded value may be better than R·d, and scores other than "uncertainty" bound nothing. With
     of="expected_error", rows are rejected for which calibration rows as uncertain erred by more than that on average.
-    Neither promises that accepted rows are within the tolerance: use `Risk` for that.
+    Neither promises that accepted rows are within the tolerance: use `MaxErrorRate` for that.
 
     Epsilon is in the unit of the uncertainty (for regression, of the target). A wrong unit cannot be detected, so a
     tolerance that rejects every calibration row is an error, and one that accepts every one is a warning.
@@ -94,7 +94,7 @@ def _largest_below(uncertainty: np.ndarray, expected: np.ndarray, epsilon: float
 
 
 @dataclass(frozen=True)
-class Quantile:
+class AcceptShare:
     """Accept all but the most uncertain.
 
     Promises: on average over calibration sets, a share of at least q of new rows is accepted. Does not promise it for
@@ -107,7 +107,7 @@ class Quantile:
     Examples
     --------
     >>> import numpy as np
-    >>> Quantile(0.9).threshold(Calibration(uncertainty=np.arange(1.0, 20.0), error=np.zeros(19)))
+    >>> AcceptShare(0.9).threshold(Calibration(uncertainty=np.arange(1.0, 20.0), error=np.zeros(19)))
     18.0
     """
 
@@ -163,7 +163,7 @@ class FalseAlarm:
 
 
 @dataclass(frozen=True)
-class Risk:
+class MaxErrorRate:
     """Accept as many rows as possible while a limited share of the accepted ones is wrong, with confidence.
 
     Promises: with probability at least 1 − delta over the calibration set, at most a share `max_error` of the accepted
@@ -186,7 +186,7 @@ class Risk:
     >>> import numpy as np
     >>> uncertainty = np.arange(1000.0)
     >>> rows = Calibration(uncertainty, error=(uncertainty > 600).astype(float))
-    >>> round(Risk(0.05, tolerance=0.5).threshold(rows))
+    >>> round(MaxErrorRate(0.05, tolerance=0.5).threshold(rows))
     599
     """
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 
-from onsphere import HCMClassifier, HCMRegressor, Quantile
-from onsphere._validation import missing_extra
+from onsphere import AcceptShare, HCMClassifier, HCMRegressor
+from onsphere._internal.validation import missing_extra
 from onsphere.assessment import Assessment
 from onsphere.metrics import interval_coverage
 
@@ -27,7 +27,7 @@ def main() -> None:
     with console.status("Fitting disease progression of 442 patients ..."):
         X, y = load_diabetes(return_X_y=True)
         X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
-        model = HCMRegressor(calibration="cv", random_state=0).fit(X_train, y_train).set_threshold(Quantile(0.9))
+        model = HCMRegressor(calibration="cv", random_state=0).fit(X_train, y_train).set_threshold(AcceptShare(0.9))
         progression = model.assess(X_test)
         inside = interval_coverage(y_test, progression.lower, progression.upper)
         error = np.abs(progression.value - y_test)
@@ -46,10 +46,10 @@ def main() -> None:
         digits = HCMClassifier(calibration="cv", random_state=0).fit(X_train, y_train).assess(X_test)
         wrong = (digits.value != y_test).astype(float)
     console.rule("Digits: 8 by 8 pixels of handwriting (classification)")
-    held = digits.in_set[np.arange(len(y_test)), y_test].mean()
+    held = digits.prediction_set[np.arange(len(y_test)), y_test].mean()
     console.print(
         f"{wrong.mean():.1%} of {len(wrong)} test images are read wrongly. "
-        f"Sets of {digits.in_set.sum(axis=1).mean():.2f} digits on average, asked to hold the true one "
+        f"Sets of {digits.prediction_set.sum(axis=1).mean():.2f} digits on average, asked to hold the true one "
         f"for 90 % of the images, hold it for {held:.0%}."
     )
     console.print(error_as_rows_are_dropped(wrong, digits.uncertainty, "read wrongly", "{:.2%}"))

@@ -1,4 +1,4 @@
-"""What is installed here, and which real data sets are at hand."""
+"""Which versions and extras are installed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 
-from onsphere.datasets import data_folder
-
-__all__ = ["DATA_SETS", "Installation", "extras_of", "installation"]
-
-# Where each set lies in the data folder, as its reader expects it.
-DATA_SETS = {
-    "UCI tables": "uci",
-    "CIFAR-10": "cifar-10-batches-py",
-    "CIFAR-100": "cifar-100-python",
-    "SVHN": "svhn",
-    "MNIST": "MNIST/raw",
-    "Tiny ImageNet": "tiny-imagenet-200",
-    "DTD": "dtd",
-    "NYU-v2": "nyu_v2",
-    "texts": "text",
-    "ellipsometry": "ellipsometry",
-    "weights": "weights",
-}
+__all__ = ["Installation", "extras_of", "installation"]
 
 
 @dataclass(frozen=True)
@@ -39,38 +21,25 @@ class Installation:
         Of Python, onsphere and the packages that it always needs.
     extras : dict of dict
         For each extra, the version of each of its packages, None where it is missing.
-    data_folder : Path
-    data_sets : dict of bool
-        Whether each set of `DATA_SETS` has files there.
     """
 
     versions: dict[str, str | None]
     extras: dict[str, dict[str, str | None]]
-    data_folder: Path
-    data_sets: dict[str, bool]
 
 
-def installation(folder: str | Path | None = None) -> Installation:
-    """Look around.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Where the real sets are; by default `onsphere.datasets.data_folder()`.
+def installation() -> Installation:
+    """Return what is installed.
 
     Examples
     --------
     >>> found = installation()
-    >>> found.versions["numpy"] is not None, "torch" in found.extras["torch"], "UCI tables" in found.data_sets
-    (True, True, True)
+    >>> found.versions["numpy"] is not None, "torch" in found.extras["torch"]
+    (True, True)
     """
-    base = Path(folder) if folder is not None else data_folder()
     always, extras = extras_of(requires("onsphere") or [])
     return Installation(
         {"python": platform.python_version()} | {package: _version(package) for package in ("onsphere", *always)},
         {extra: {package: _version(package) for package in packages} for extra, packages in extras.items()},
-        base,
-        {name: any((base / place).glob("*")) for name, place in DATA_SETS.items()},
     )
 
 

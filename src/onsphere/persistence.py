@@ -15,17 +15,20 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
-from onsphere._validation import missing_extra
+from onsphere._internal import format_1
+from onsphere._internal.atomic_files import whole_file
+from onsphere._internal.saved_trees import check_trees
+from onsphere._internal.validation import missing_extra
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
-from onsphere.trees import check_trees
-from onsphere.writing import whole_file
 
 __all__ = [
     "CALIBRATED_BY",
@@ -39,14 +42,12 @@ __all__ = [
     "to_json",
 ]
 
-FORMAT = 1
+FORMAT = 2
 CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
 
-# Rooms whose classes models are made of. Their constructors and states do nothing but hold what they are given.
-_ROOMS = ("calibration", "decision", "embeddings", "estimators", "frozen", "tabular", "baselines", "torch")
 # What fitted models of scikit-learn and networks hold beside estimators; trees are checked once they are loaded.
 _PARTS = {
     "sklearn.tree._tree.Tree",
@@ -117,6 +118,8 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
     manifest, content = _checked_parts(Path(path))
     _check_unpacked(Path(path), content)
     try:
+        if manifest["format"] == 1:
+            content = format_1.rename_types(content)
         found = set(skops.get_untrusted_types(data=content))
         ours = {name for name in found if name in _PARTS or _is_class_of_ours(name)}
         strange = sorted(found - ours - set(trusted))
@@ -129,6 +132,8 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
             warnings.simplefilter("ignore")  # of other versions; ours says so in one sentence
             model = skops.loads(content, trusted=sorted(found))
         check_trees(model)
+        if manifest["format"] == 1:
+            format_1.rename_settings(model)
     except InvalidInputError:
         raise
     except Exception as error:
@@ -222,14 +227,19 @@ def _damaged(path: str | Path, why: str) -> InvalidInputError:
 
 
 def _is_class_of_ours(name: str) -> bool:
-    package, _, rest = name.partition(".")
-    if package != "onsphere" or rest.split(".")[0] not in _ROOMS:
-        return False
+    """Return whether a type is an estimator, a dataclass or a network of onsphere: all they do is hold values."""
     module, _, attribute = name.rpartition(".")
+    if module.split(".")[0] != "onsphere":
+        return False
     try:
-        return isinstance(getattr(importlib.import_module(module), attribute, None), type)
+        found = getattr(importlib.import_module(module), attribute, None)
     except ImportError:
         return False
+    return isinstance(found, type) and (issubclass(found, BaseEstimator) or is_dataclass(found) or _is_network(found))
+
+
+def _is_network(kind: type) -> bool:
+    return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
 
 
 def _versions() -> dict[str, str]:

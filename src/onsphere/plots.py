@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import roc_curve
 
 from onsphere import metrics
-from onsphere._validation import Floats, bad_parameter, check_number, missing_extra
+from onsphere._internal.validation import Floats, bad_parameter, check_number, missing_extra
 from onsphere.metrics._checks import bin_means, check_floats, check_range, check_rows, width_bins
 from onsphere.metrics.classification import one_table
 

@@ -8,7 +8,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.svm import SVC
 
-from onsphere import InvalidInputError, InvalidTypeError, NotFittedError, Quantile
+from onsphere import AcceptShare, InvalidInputError, InvalidTypeError, NotFittedError
 from onsphere.baselines import KNN, MSP, Energy, LastLayer, Mahalanobis, PostHoc
 
 
@@ -39,10 +39,10 @@ def test_the_uncertainty_is_the_detectors(blobs):
 def test_it_is_calibrated_and_decides_like_hcm(blobs):
     X, y = blobs
     model = PostHoc(Mahalanobis(), calibration="split", random_state=0).fit(X, y)
-    result = model.set_threshold(Quantile(0.95)).assess(np.vstack([X[:50], 50 * X[:50]]))
+    result = model.set_threshold(AcceptShare(0.95)).assess(np.vstack([X[:50], 50 * X[:50]]))
     assert result.accepted[:50].mean() > 0.8
     assert not result.accepted[50:].any()
-    assert result.in_set.shape == (100, 3)
+    assert result.prediction_set.shape == (100, 3)
     assert result.direction_norm is None
 
 

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from onsphere import InvalidInputError, InvalidTypeError, NotCalibratedError, NotFittedError, Quantile
+from onsphere import AcceptShare, InvalidInputError, InvalidTypeError, NotCalibratedError, NotFittedError
 from onsphere.baselines.bayesian import BayesianNetwork
 from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
 from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
@@ -185,7 +185,7 @@ def test_sets_cover(model):
 @models
 def test_decisions_accept_as_many_rows_as_asked(model):
     X, y = rows_for(model, 360)
-    fitted = clone(model).fit(X[:60], y[:60]).calibrate(X[60:160], y[60:160]).set_threshold(Quantile(0.8))
+    fitted = clone(model).fit(X[:60], y[:60]).calibrate(X[60:160], y[60:160]).set_threshold(AcceptShare(0.8))
     decided = fitted.decide(X[160:])
     # 100 calibration rows: a standard error of 4 %; 200 test rows: 2.8 %.
     assert 0.6 < 1 - np.ma.getmaskarray(decided).mean() < 0.98

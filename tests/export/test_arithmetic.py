@@ -6,15 +6,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from onsphere import Duplicate, Lift, Polar, SphericalOutput, Torus, geometry, scores
-from onsphere.backbones import from_columns
+from onsphere import Duplicate, Lift, Polar, SphericalOutput, Torus
 from onsphere.calibration import ClassCalibration
-from onsphere.estimators.classifier import nearest_probabilities as plain_probabilities
-from onsphere.export import answering, columns
+from onsphere.export import inputs
+from onsphere.export import outputs as graph_outputs
 from onsphere.export.graph import Graph, session_of
 from onsphere.export.symbols import ROWS, Symbol
 from onsphere.export.trees import step_function
-from onsphere.tabular import encoding
+from onsphere.models.backbone import from_columns
+from onsphere.models.classifier import nearest_probabilities as plain_probabilities
+from onsphere.sphere import geometry, scores
+from onsphere.table import encoder
 
 NUMBERS = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.5, 3.0]), st.floats(-1e3, 1e3))
 
@@ -42,7 +44,7 @@ def read_by(embedding, decoder, score):
     layout = {"n_outputs": embedding.n_outputs_, "magnitude": embedding.has_magnitude, "mean": decoder == "mean"}
 
     def read(table):
-        outputs = (answering._read if isinstance(table, Symbol) else from_columns)(table, **layout)
+        outputs = (graph_outputs._read if isinstance(table, Symbol) else from_columns)(table, **layout)
         return embedding.decode(outputs, decoder=decoder), embedding.sigma(outputs), score(outputs)
 
     width = embedding.direction_width(embedding.n_outputs_) + layout["magnitude"]
@@ -93,7 +95,7 @@ def test_norms_keep_their_range(x):
     np.testing.assert_array_equal(length, magnitude)
 
 
-PROBABILITIES = runnable(lambda x: (answering.nearest_probabilities(x),), 4)
+PROBABILITIES = runnable(lambda x: (graph_outputs.nearest_probabilities(x),), 4)
 
 
 @given(tables(4))
@@ -103,7 +105,7 @@ def test_probabilities_are_the_nearest(x):
 
 LEVELS = np.round(np.random.default_rng(1).random(39), 2)
 CALIBRATION = ClassCalibration(np.zeros(39), np.zeros(39), LEVELS)
-SETS = runnable(lambda x: (answering._prediction_set(x, CALIBRATION, 0.7),), 5)
+SETS = runnable(lambda x: (graph_outputs._prediction_set(x, CALIBRATION, 0.7),), 5)
 
 
 @given(tables(5, st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, 17.0])))
@@ -122,12 +124,12 @@ def test_a_step_function_counts_what_lies_below(n_steps):
     np.testing.assert_array_equal(graph(x[:, None])[0][:, 0], levels[np.searchsorted(steps, x, side="left")])
 
 
-CALENDAR = runnable(columns._calendar, 1)
+CALENDAR = runnable(inputs._calendar, 1)
 
 
 @given(tables(1, st.one_of(st.just(np.nan), st.floats(-1e11, 1e11), st.integers(-(10**10), 10**10).map(float))))
 def test_the_calendar_is_that_of_the_encoder(seconds):
-    for ours, theirs in zip(CALENDAR(seconds), encoding._calendar(seconds), strict=True):
+    for ours, theirs in zip(CALENDAR(seconds), encoder._calendar(seconds), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -164,7 +166,7 @@ def test_arithmetic_with_arrays_on_either_side():
 
 def test_a_lone_direction_is_read_as_one_of_length_one():
     outputs = from_columns(np.ones((2, 3)), n_outputs=3, magnitude=False, mean=False)
-    graph = runnable(lambda x: answering._read(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
+    graph = runnable(lambda x: graph_outputs._read(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
     direction, magnitude = graph(np.ones((2, 3)))
     assert isinstance(outputs, SphericalOutput)
     np.testing.assert_array_equal(direction, outputs.direction)

@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from onsphere import (
+    AcceptShare,
     HCMClassifier,
     HCMRegressor,
     InvalidInputError,
@@ -25,12 +26,11 @@ from onsphere import (
     MissingExtraError,
     NotCalibratedError,
     NotFittedError,
-    Quantile,
 )
-from onsphere.export import answering, export_onnx, graph_inputs, open_graph
+from onsphere.export import export_onnx, graph_inputs, open_graph, outputs
 from onsphere.export import graph as graphs
-from onsphere.tabular import BACKBONES, Column
-from onsphere.tabular.backbones import table_model
+from onsphere.table import BACKBONES, Column
+from onsphere.table.backbone_choice import table_model
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 3))
@@ -39,7 +39,7 @@ y = X.sum(axis=1) + 0.1 * rng.normal(size=120)
 
 @pytest.fixture(scope="module")
 def model():
-    return HCMRegressor(Ridge()).fit(X[:60], y[:60]).calibrate(X[60:], y[60:]).set_threshold(Quantile(0.9))
+    return HCMRegressor(Ridge()).fit(X[:60], y[:60]).calibrate(X[60:], y[60:]).set_threshold(AcceptShare(0.9))
 
 
 def table(n=400):
@@ -81,7 +81,7 @@ def test_models_of_tables_take_the_raw_columns(backbone, classes, tmp_path):
         fitted.estimator.set_params(trees__n_estimators=20)
     if backbone == "kernel":
         fitted.estimator.set_params(kernel__n_components=50)
-    fitted.fit(frame, target).set_threshold(Quantile(0.9))
+    fitted.fit(frame, target).set_threshold(AcceptShare(0.9))
     asked = frame.copy()
     asked.loc[3, "shop"] = "unheard of"
     parity = export_onnx(fitted, tmp_path / "model.onnx", X=asked)
@@ -116,7 +116,7 @@ def test_a_category_with_an_empty_text_is_refused(tmp_path):
 def test_the_file_runs_where_onsphere_cannot_be_imported(tmp_path):
     frame = table().drop(columns="target")
     fitted = table_model("extra-trees", COLUMNS, classes=False, calibration=0.3)
-    fitted.fit(frame, np.asarray(table()["target"])).set_threshold(Quantile(0.9))
+    fitted.fit(frame, np.asarray(table()["target"])).set_threshold(AcceptShare(0.9))
     export_onnx(fitted, tmp_path / "model.onnx", X=frame)
     _, facts = open_graph(tmp_path / "model.onnx")
     feeds = graph_inputs(facts["inputs"], frame)
@@ -155,7 +155,7 @@ def test_the_metadata_are_the_manifest(model, tmp_path):
     assert manifest["model"] == "HCMRegressor"
     assert manifest["summary"] == {"from": "here"}
     assert manifest["calibration_rows"] == 60
-    assert manifest["rule"] == "Quantile(q=0.9)"
+    assert manifest["rule"] == "AcceptShare(q=0.9)"
     assert manifest["threshold"] == model.threshold_
     onnx.checker.check_model(onnx.load(path), full_check=True)
 
@@ -248,7 +248,7 @@ def test_a_classifier_without_calibration(tmp_path):
 
 def test_classes_that_a_graph_cannot_hold_are_refused():
     with pytest.raises(InvalidInputError, match="Name them by text"):
-        answering._labels(np.array([b"a", b"b"]))
+        outputs._labels(np.array([b"a", b"b"]))
 
 
 def test_networks_that_cannot_be_exported_are_refused(tmp_path):

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
-from onsphere import FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, Quantile, Risk
+from onsphere import AcceptShare, FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, MaxErrorRate
 from onsphere.calibration import ClassCalibration, RegressionCalibration
 from onsphere.export import Parity, export_onnx, graph_inputs, open_graph, trees
 from onsphere.export.parity import compared
@@ -74,7 +74,7 @@ def fitted(backbone, task, **options):
     X = rows(400, 0)
     kind = HCMClassifier if task == "classes" else HCMRegressor
     model = kind(backbone, random_state=0, **options).fit(X[:250], targets(X, task)[:250])
-    return model.calibrate(X[250:], targets(X, task)[250:]).set_threshold(Quantile(0.9)), X
+    return model.calibrate(X[250:], targets(X, task)[250:]).set_threshold(AcceptShare(0.9)), X
 
 
 @pytest.mark.parametrize("task", ["one", "five", "classes"])
@@ -102,7 +102,7 @@ def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path
     assert name == "tree" or 0 < answers["accepted"].sum() < len(some)
     if task == "classes":
         assert (answers["label"] == result.value).all()
-        assert (answers["set"] == result.in_set).all()
+        assert (answers["set"] == result.prediction_set).all()
         np.testing.assert_allclose(answers["probabilities"], result.probabilities, atol=1e-9)
     else:
         for output in given:
@@ -116,7 +116,7 @@ def test_frozen_heads_answer_as_in_python(task, kind, tmp_path):
     X = rows(400, 0, missing=False)
     y = targets(X, task)
     head = FrozenHead(kind, n_landmarks=80, random_state=0).fit(X[:250], y[:250])
-    head.calibrate(X[250:], y[250:]).set_threshold(Quantile(0.9))
+    head.calibrate(X[250:], y[250:]).set_threshold(AcceptShare(0.9))
     given = asked(X)[2_000:]
     given = np.vstack([np.nan_to_num(given), np.zeros((1, N_FEATURES)), rows(1_999, 3, missing=False) * 1e80])
     parity = export_onnx(head, tmp_path / "head.onnx", X=given)
@@ -138,7 +138,7 @@ def test_networks_answer_within_the_bound_of_float32(task, tmp_path):
     X = np.nan_to_num(rows(400, 0))
     y = targets(X, task)
     kind = HCMClassifier if task == "classes" else HCMRegressor
-    model = kind(network).fit(X[:250], y[:250]).calibrate(X[250:], y[250:]).set_threshold(Quantile(0.9))
+    model = kind(network).fit(X[:250], y[:250]).calibrate(X[250:], y[250:]).set_threshold(AcceptShare(0.9))
     before = torch.get_rng_state()
     parity = export_onnx(model, tmp_path / "model.onnx", X=np.nan_to_num(asked(X, extreme=10.0)))
     assert parity.n_rows == 10_000
@@ -172,11 +172,11 @@ def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path, mon
     ("embedding", "decoder", "score"),
     [
         ("lift", "product", "anchored"),
-        ("lift", "projective", "uncertainty"),
+        ("lift", "projective", "distance"),
         ("lift", "mean", "sigma"),
         ("polar", "product", "violation"),
         ("polar", "mean", "signed"),
-        ("torus", "product", "uncertainty"),
+        ("torus", "product", "distance"),
         ("torus", "mean", "sigma"),
     ],
 )
@@ -222,7 +222,7 @@ def test_stumps_missing_columns_and_all_thresholds(tmp_path):
     model = HCMRegressor(make_pipeline(SimpleImputer(), Ridge()))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Skipping features")
-        model.fit(X[:60], y[:60]).calibrate(X[60:], y[60:]).set_threshold(Risk(0.5, tolerance=1e9))
+        model.fit(X[:60], y[:60]).calibrate(X[60:], y[60:]).set_threshold(MaxErrorRate(0.5, tolerance=1e9))
         export_onnx(model, tmp_path / "b.onnx", X=X)
     assert model.threshold_ == np.inf
     _, facts = open_graph(tmp_path / "b.onnx")
@@ -234,7 +234,7 @@ def test_rows_that_python_refuses_are_never_accepted(tmp_path):
         X = np.nan_to_num(rows(120, 0))
         y = targets(X, "one")
         model = HCMRegressor(backbone, random_state=0).fit(X[:60], y[:60]).calibrate(X[60:], y[60:])
-        export_onnx(model.set_threshold(Risk(0.5, tolerance=1e9)), tmp_path / "model.onnx", X=X)
+        export_onnx(model.set_threshold(MaxErrorRate(0.5, tolerance=1e9)), tmp_path / "model.onnx", X=X)
         session, _ = open_graph(tmp_path / "model.onnx")
         bad = np.zeros((3, N_FEATURES))
         bad[0, 1], bad[1, 1] = np.inf, -np.inf

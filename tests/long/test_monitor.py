@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from onsphere.monitor import DriftMonitor
-from onsphere.monitor.evidence import Evidence
+from onsphere.drift import DriftMonitor
+from onsphere.drift.martingale import Evidence
 
 pytestmark = pytest.mark.long
 

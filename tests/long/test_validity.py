@@ -13,7 +13,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
-from onsphere import Calibration, FalseAlarm, HCMClassifier, HCMRegressor, InvalidInputError, Quantile, Risk
+from onsphere import AcceptShare, Calibration, FalseAlarm, HCMClassifier, HCMRegressor, InvalidInputError, MaxErrorRate
 from onsphere.metrics import interval_coverage
 
 pytestmark = pytest.mark.long
@@ -108,7 +108,7 @@ def test_the_risk_of_accepted_rows_is_kept(max_error, delta):
     X, Y = draw(rng, 50_000, 1)
     wrong = np.abs(model.predict(X) - Y)[:, 0] > 2.0
     uncertainty = model.predict_uncertainty(X)
-    rule = Risk(max_error, delta, tolerance=2.0)
+    rule = MaxErrorRate(max_error, delta, tolerance=2.0)
     broken, accepted = [], []
     for _ in range(REPETITIONS):
         limit = model.calibrate(*draw(rng, 1000, 1)).set_threshold(rule).threshold_
@@ -129,7 +129,7 @@ def test_the_risk_is_kept_at_the_edge():
     for _ in range(2000):
         calibration = Calibration(rng.uniform(size=400), (rng.uniform(size=400) < 0.201).astype(float))
         try:
-            Risk(0.2, delta, tolerance=0.5).threshold(calibration)
+            MaxErrorRate(0.2, delta, tolerance=0.5).threshold(calibration)
             broken += 1
         except InvalidInputError:
             pass
@@ -159,7 +159,7 @@ def test_the_quantile_accepts_its_share_on_average():
     model = HCMRegressor(Ridge()).fit(*draw(rng, 300, 1))
     uncertainty = model.predict_uncertainty(draw(rng, 100_000, 1)[0])
     shares = [
-        np.mean(uncertainty <= model.calibrate(*draw(rng, 199, 1)).set_threshold(Quantile(0.9)).threshold_)
+        np.mean(uncertainty <= model.calibrate(*draw(rng, 199, 1)).set_threshold(AcceptShare(0.9)).threshold_)
         for _ in range(REPETITIONS)
     ]
     # The share is Beta(180, 20); four standard errors of its mean.

@@ -15,7 +15,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from onsphere import Assessment, HCMClassifier, HCMRegressor, Quantile
+from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor
 from onsphere.report import write_report
 from onsphere.report.judged import Judged
 
@@ -103,7 +103,7 @@ def regression(tmp_path_factory):
     numbers = ["age", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
     columns = [("numbers", "passthrough", numbers), ("words", OneHotEncoder(handle_unknown="ignore"), ["clinic"])]
     model = HCMRegressor(make_pipeline(ColumnTransformer(columns, sparse_threshold=0), trees()), random_state=0)
-    model.fit(X[:200], y[:200]).calibrate(X[200:300], y[200:300]).set_threshold(Quantile(0.85))
+    model.fit(X[:200], y[:200]).calibrate(X[200:300], y[200:300]).set_threshold(AcceptShare(0.85))
     shifted = X[300:].assign(bmi=X["bmi"][300:] + 6, clinic="=South")
     shifted.loc[shifted.index[:30], "seen"] = pd.NaT
     path = write_report(
@@ -127,7 +127,7 @@ def classification(tmp_path_factory):
     order = np.random.default_rng(0).permutation(len(X))
     X, y = X.iloc[order, [0, 1, 2]], y.iloc[order]
     model = HCMClassifier(trees(), random_state=0).fit(X[:60], y[:60])
-    model.calibrate(X[60:100], y[60:100]).set_threshold(Quantile(0.8))
+    model.calibrate(X[60:100], y[60:100]).set_threshold(AcceptShare(0.8))
     path = write_report(model, X[100:], y[100:], tmp_path_factory.mktemp("classes") / "report.html", coverage=0.8)
     return Report(path, model, X[100:], y[100:])
 
@@ -152,7 +152,9 @@ def rows():
     def make(error, uncertainty, *, accepted=None, covered=None, target=None, frame=None, is_class=False):
         error, uncertainty = np.asarray(error, dtype=float), np.asarray(uncertainty, dtype=float)
         n = len(error)
-        limits = {"in_set": np.ones((n, 2), dtype=bool)} if is_class else {"lower": -np.ones(n), "upper": np.ones(n)}
+        limits = (
+            {"prediction_set": np.ones((n, 2), dtype=bool)} if is_class else {"lower": -np.ones(n), "upper": np.ones(n)}
+        )
         confidence = 1 - np.argsort(np.argsort(uncertainty)) / n
         return Judged(
             answer=Assessment(np.zeros(n), uncertainty, confidence=confidence, accepted=accepted, **limits),

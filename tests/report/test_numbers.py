@@ -200,24 +200,24 @@ def test_the_headline_of_classes(classification):
     y = classification.y.to_numpy()
     wrong = answer.value != y
     place = {label: index for index, label in enumerate(classification.model.classes_)}
-    in_set = np.array([row[place[label]] for row, label in zip(answer.in_set, y, strict=True)])
+    prediction_set = np.array([row[place[label]] for row, label in zip(answer.prediction_set, y, strict=True)])
     says = classification.text
     assert f"it names the wrong class in {percent(wrong.mean(), decimals=1)} of the cases" in says
-    assert f"{percent(in_set.mean(), decimals=1)} of the true classes are in their 80{THIN}% set" in says
+    assert f"{percent(prediction_set.mean(), decimals=1)} of the true classes are in their 80{THIN}% set" in says
     kept = answer.accepted
     errors = [percent(wrong[which].mean(), decimals=1) for which in (kept, ~kept)]
     assert f"of those {errors[0]} are wrong, of the rejected ones {errors[1]}" in says
     commonest = pd.Series(y).value_counts(normalize=True).max()
     assert f"{percent(1 - commonest)} by guessing the commonest class" in says
     table = classification.table("coverage-1-true-class.csv")
-    by_class = pd.Series(in_set).groupby(y).mean()
+    by_class = pd.Series(prediction_set).groupby(y).mean()
     assert table["true class"].tolist() == by_class.index.tolist()
     assert_allclose(table["share covered"], by_class, rtol=1e-6)
 
 
 def test_sets_and_probabilities(classification):
     answer = classification.model.assess(classification.X, coverage=0.8)
-    sizes, sets = answer.in_set.sum(axis=1), classification.table("set-sizes.csv")
+    sizes, sets = answer.prediction_set.sum(axis=1), classification.table("set-sizes.csv")
     assert_allclose(sets["rows"], [np.sum(sizes == size) for size in (1, 2, 3)])
     likely, right = answer.probabilities.max(axis=1), answer.value == classification.y.to_numpy()
     table = classification.table("reliability.csv")

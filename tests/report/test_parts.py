@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onsphere.report.columns import MOST_LEVELS, grouped, read_feature, read_features
 from onsphere.report.extremes import _as_read, _told, extremes
+from onsphere.report.features import MOST_LEVELS, grouped, read_feature, read_features
 from onsphere.report.groups import coverage_by_group, least_trusted, ranked_features
 from onsphere.report.parts import aligned, clean, download, number, percent
 from onsphere.report.shift import _column, _comparable

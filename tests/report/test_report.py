@@ -14,6 +14,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import LinearRegression
 
 from onsphere import (
+    AcceptShare,
     FrozenHead,
     HCMClassifier,
     HCMRegressor,
@@ -22,13 +23,12 @@ from onsphere import (
     MissingExtraError,
     NotCalibratedError,
     NotFittedError,
-    Quantile,
     plots,
 )
 from onsphere.baselines import MSP, PostHoc
 from onsphere.report import figures, groups, page, shift, write_report
-from onsphere.report.columns import as_frame
-from onsphere.report.drawing import draw
+from onsphere.report.features import as_frame
+from onsphere.report.svg import draw
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(160, 3))
@@ -40,7 +40,7 @@ TREES = ExtraTreesRegressor(10, min_samples_leaf=2)
 @pytest.fixture(scope="module")
 def model():
     fitted = HCMRegressor(TREES, random_state=0).fit(X[:60], Y[:60]).calibrate(X[60:100], Y[60:100])
-    return fitted.set_threshold(Quantile(0.8))
+    return fitted.set_threshold(AcceptShare(0.8))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_the_sections_come_in_their_order(regression, classification):
         assert [head for head in report.page.headings if head in heads] == expected
     assert regression.page.headings[0] == "Predicting progression"
     assert "diabetes.csv" in regression.text
-    assert "Quantile(q=0.85)" in regression.text
+    assert "AcceptShare(q=0.85)" in regression.text
     assert "ColumnTransformer → ExtraTreesRegressor" in regression.text
 
 
@@ -153,7 +153,7 @@ def test_an_integer_class_that_was_never_seen_counts_as_wrong(write):
 def test_many_outputs_are_drawn_in_part(write):
     targets = X @ RNG.normal(size=(3, 5)) + RNG.normal(size=(160, 5))
     model = HCMRegressor(TREES, random_state=0).fit(X[:60], targets[:60]).calibrate(X[60:100], targets[60:100])
-    report = write(model.set_threshold(Quantile(0.8)), y=targets[100:])
+    report = write(model.set_threshold(AcceptShare(0.8)), y=targets[100:])
     assert "Of 5 outputs, the intervals of the first 4 are drawn." in report.text
     assert report.table("outputs.csv")["output"].tolist() == [f"output {index}" for index in range(5)]
     assert "truth output 3" in report.table("worst-accepted.csv")
@@ -249,7 +249,7 @@ def test_nothing_in_a_table_can_run(write_all):
     frame["']--><img src=x onerror=alert(1)>"] = pd.Series(words, dtype=object)
     model = HCMRegressor(LinearOnNumbers(), random_state=0).fit(frame[:60], Y[:60]).calibrate(frame[60:100], Y[60:100])
     report = write_all(
-        model.set_threshold(Quantile(0.5)),
+        model.set_threshold(AcceptShare(0.5)),
         frame[100:],
         title="<b>bold</b>",
         target_name="</title><script>",

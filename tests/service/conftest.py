@@ -21,11 +21,11 @@ import pytest
 import uvicorn
 from sklearn.linear_model import Ridge
 
-from onsphere import HCMClassifier, HCMRegressor, Quantile
+from onsphere import AcceptShare, HCMClassifier, HCMRegressor
 from onsphere.service import Settings, create_app
 from onsphere.service.logs import JsonLines
 from onsphere.service.serve import _config
-from onsphere.tabular import fit_table
+from onsphere.table import fit_table
 
 ROW = {"size": 0.5, "rooms": 3, "shop": "a", "new": True, "day": "2024-03-01"}
 FAR = {**ROW, "size": 9.0}  # which the model rejects
@@ -60,15 +60,15 @@ def models(tmp_path_factory):
     X = rng.normal(size=(200, 2))
     y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=200)
     ridge = HCMRegressor(Ridge(), calibration="split", random_state=0)
-    paths["array"] = ridge.fit(X, y).set_threshold(Quantile(0.9)).save(folder / "array.onsphere")
+    paths["array"] = ridge.fit(X, y).set_threshold(AcceptShare(0.9)).save(folder / "array.onsphere")
     both = pd.DataFrame({"north": y, "south": -y})
-    several = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, both).set_threshold(Quantile(0.9))
+    several = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, both).set_threshold(AcceptShare(0.9))
     paths["several"] = several.save(folder / "several.onsphere")
     labels = np.where(y > 0, "up", "down")
     classes = HCMClassifier(Ridge(), calibration="split", random_state=0).fit(
         pd.DataFrame(X, columns=["a", "b"]), labels
     )
-    paths["classes"] = classes.set_threshold(Quantile(0.9)).save(folder / "classes.onsphere")
+    paths["classes"] = classes.set_threshold(AcceptShare(0.9)).save(folder / "classes.onsphere")
     paths["plain"] = HCMRegressor(Ridge(), random_state=0).fit(X, y).save(folder / "plain.onsphere")
     return paths
 
@@ -195,7 +195,7 @@ def answers(client):
 _START = """
 import json, sys
 from onsphere.cli import app
-from onsphere.cli.serving import serve
+from onsphere.cli.serve import serve
 app.command()(serve)
 sys.argv = ["onsphere", "serve", sys.argv[1], "--port", "0", *json.loads(sys.argv[2])]
 if __name__ == "__main__":

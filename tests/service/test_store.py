@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from onsphere import InvalidInputError, MissingExtraError
-from onsphere.monitor import DriftMonitor
+from onsphere.drift import DriftMonitor
 from onsphere.service import store as store_module
 from onsphere.service.databases import StoreError, open_database
 from onsphere.service.engine import load_engine

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsphere import InvalidInputError, InvalidTypeError, NotFittedError
-from onsphere.frozen import FrozenHead
+from onsphere.models.frozen import FrozenHead
 from onsphere.torch.features import feature_batches, features
 from onsphere.torch.frozen_module import FrozenModule, to_torch
 from onsphere.torch.networks import MLP, ResNet

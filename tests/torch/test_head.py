@@ -18,8 +18,8 @@ from onsphere import (
     OneHot,
     Polar,
     Torus,
-    scores,
 )
+from onsphere.sphere import scores
 from onsphere.torch import MLP, DenseHead, HCMLoss, SphericalHead, SphericalOutput
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core

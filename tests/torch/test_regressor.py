@@ -22,7 +22,7 @@ from torch import nn
 
 import onsphere.torch
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
-from onsphere.backbones import to_columns
+from onsphere.models.backbone import to_columns
 from onsphere.torch import HCMLoss, TorchRegressor
 from onsphere.torch.devices import checked_device
 from onsphere.torch.training import Rows

@@ -16,7 +16,7 @@ Detectors judge a classifier that is already trained, from its features, its log
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 from onsphere.baselines.detector import Detector
 from onsphere.baselines.distance import KNN, Mahalanobis, knn, mahalanobis
 from onsphere.baselines.posthoc import LastLayer, PostHoc

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import bad_parameter, check_number
-from onsphere.answers import NumberAnswer
+from onsphere._internal.validation import bad_parameter, check_number
 from onsphere.baselines.draws import numbers_from_draws
 from onsphere.baselines.likelihood import GaussianLoss
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, positive, prepare_network
+from onsphere.models.answers import NumberAnswer
 from onsphere.torch.networks import MLP
 from onsphere.torch.regressor import TorchRegressor
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 
-from onsphere._validation import (
+from onsphere._internal.validation import (
     Floats,
     check_at_least_two_classes,
     check_fitted,

@@ -11,10 +11,10 @@ from scipy.linalg import cholesky, solve_triangular
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere import geometry
-from onsphere._validation import Floats, check_number
+from onsphere._internal.validation import Floats, check_number
 from onsphere.baselines.detector import Detector, Indices, check_table
 from onsphere.errors import InvalidInputError, OnsphereWarning
+from onsphere.sphere import geometry
 
 __all__ = ["KNN", "Mahalanobis", "knn", "mahalanobis"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import entr, rel_entr
 
-from onsphere._validation import Floats
-from onsphere.answers import ClassAnswer, NumberAnswer
+from onsphere._internal.validation import Floats
 from onsphere.calibration import root_mean_square
+from onsphere.models.answers import ClassAnswer, NumberAnswer
 
 __all__ = ["CLASS_SCORES", "classes_from_draws", "disagreement", "numbers_from_draws"]
 

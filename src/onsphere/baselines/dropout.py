@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import softmax
 
-from onsphere._validation import check_option
-from onsphere.answers import ClassAnswer, NumberAnswer
+from onsphere._internal.validation import check_option
 from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, prepare_network
 from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
 from onsphere.errors import InvalidInputError
+from onsphere.models.answers import ClassAnswer, NumberAnswer
 from onsphere.torch.regressor import TorchRegressor
 from onsphere.torch.training import random_layers
 

@@ -10,7 +10,7 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state, get_tags
 
-from onsphere._validation import (
+from onsphere._internal.validation import (
     Floats,
     backbone_errors,
     check_number,
@@ -19,12 +19,12 @@ from onsphere._validation import (
     check_sample_weight,
     own_errors,
 )
-from onsphere.answers import ClassAnswer, ClassAnswers, NumberAnswer
-from onsphere.backbones import prepare_backbone, seed_unseeded
 from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
 from onsphere.baselines.network import NumbersOverNetwork, OverNetwork, fit_on
 from onsphere.baselines.softmax_network import SoftmaxNetwork
 from onsphere.errors import InvalidTypeError
+from onsphere.models.answers import ClassAnswer, ClassAnswers, NumberAnswer
+from onsphere.models.backbone import prepare_backbone, seed_unseeded
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["DeepEnsemble", "EnsembleClassifier"]

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import check_number, check_option
-from onsphere.answers import NumberAnswer
+from onsphere._internal.validation import check_number, check_option
 from onsphere.baselines.likelihood import answer_from_moments
 from onsphere.baselines.network import (
     NetworkRegressor,
@@ -20,6 +19,7 @@ from onsphere.baselines.network import (
     prepare_network,
 )
 from onsphere.calibration import root_mean_square
+from onsphere.models.answers import NumberAnswer
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["Evidence", "Evidential", "EvidentialLoss"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import (
+from onsphere._internal.validation import (
     Floats,
     bad_parameter,
     check_fitted,
@@ -18,12 +18,12 @@ from onsphere._validation import (
     check_same_length,
     check_sample_weight,
 )
-from onsphere.answers import NumberAnswers
-from onsphere.backbones import fit_backbone, input_tags, prepare_backbone
-from onsphere.embeddings import Lift
-from onsphere.embeddings.base import as_columns
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.estimators.base import OverBackbone
+from onsphere.models.answers import NumberAnswers
+from onsphere.models.backbone import fit_backbone, input_tags, prepare_backbone
+from onsphere.models.over_backbone import OverBackbone
+from onsphere.sphere import Lift
+from onsphere.sphere.embedding import as_columns
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = [

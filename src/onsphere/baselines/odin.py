@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from onsphere._validation import Floats, check_number, check_unmasked, own_errors
+from onsphere._internal.validation import Floats, check_number, check_unmasked, own_errors
 from onsphere.baselines.softmax import msp
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereError
 from onsphere.torch.features import evaluating

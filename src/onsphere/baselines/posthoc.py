@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 
-from onsphere._validation import (
+from onsphere._internal.validation import (
     Floats,
     backbone_errors,
     check_fitted,
@@ -18,10 +18,10 @@ from onsphere._validation import (
     check_same_length,
     check_sample_weight,
 )
-from onsphere.answers import ClassAnswer, ClassAnswers
-from onsphere.backbones import seed_unseeded
 from onsphere.baselines.detector import Detector, check_table, check_width
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.models.answers import ClassAnswer, ClassAnswers
+from onsphere.models.backbone import seed_unseeded
 
 __all__ = ["LastLayer", "PostHoc", "default_classifier"]
 

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from torch import Tensor
 
-from onsphere import geometry
-from onsphere._validation import Floats, check_fitted, check_number, random_generator
+from onsphere._internal.validation import Floats, check_fitted, check_number, random_generator
 from onsphere.baselines.detector import Detector, Indices, check_squares, check_table, check_width
 from onsphere.baselines.softmax import msp
+from onsphere.sphere import geometry
 
 __all__ = ["RAU", "label_vectors", "rau_loss", "spherical_logits"]
 

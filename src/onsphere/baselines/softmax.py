@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import entr, logsumexp, softmax
 
-from onsphere._validation import Floats, check_number
+from onsphere._internal.validation import Floats, check_number
 from onsphere.baselines.detector import Detector, Indices, check_table
 
 __all__ = ["MSP", "Energy", "Entropy", "Gini", "energy", "entropy", "gini", "msp"]

@@ -8,10 +8,10 @@ import numpy as np
 from scipy.special import softmax
 from torch import nn
 
-from onsphere._validation import Floats, check_same_length, check_sample_weight
-from onsphere.answers import ClassAnswer, ClassAnswers
+from onsphere._internal.validation import Floats, check_same_length, check_sample_weight
 from onsphere.baselines.network import OverNetwork, ask_network, fit_on, prepare_network
 from onsphere.baselines.softmax import msp
+from onsphere.models.answers import ClassAnswer, ClassAnswers
 from onsphere.torch.features import features
 from onsphere.torch.regressor import TorchRegressor
 

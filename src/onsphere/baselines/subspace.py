@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from onsphere._validation import Floats, check_number, check_same_length
+from onsphere._internal.validation import Floats, check_number, check_same_length
 from onsphere.baselines.detector import Detector, Indices, check_table
 from onsphere.errors import InvalidInputError
 

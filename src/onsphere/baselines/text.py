@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere._validation import Floats, bad_parameter, check_number
+from onsphere._internal.validation import Floats, bad_parameter, check_number
 from onsphere.baselines.detector import Detector, Indices
 from onsphere.baselines.distance import Mahalanobis
 from onsphere.baselines.softmax import MSP

@@ -9,7 +9,7 @@ import io
 import sys
 from importlib import import_module
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 
 try:
     for package in ("rich", "typer"):
@@ -18,24 +18,23 @@ except ImportError:
     # Only the script `onsphere` imports this package, and it should end in a sentence as well.
     raise SystemExit(str(missing_extra("The command line", "typer and rich", "cli"))) from None
 
-from onsphere.cli import deploying, experiments, models, serving
+from onsphere.cli import deploy, info, serve, table
 from onsphere.cli.console import app
 
 __all__ = ["app", "main"]
 
 for command in (
-    models.fit,
-    models.predict,
-    models.evaluate,
-    models.report,
-    models.compare,
-    deploying.export,
-    deploying.monitor,
-    serving.serve,
-    serving.new_key,
-    experiments.reproduce,
-    experiments.demo,
-    experiments.info,
+    table.fit,
+    table.predict,
+    table.evaluate,
+    table.report,
+    table.compare,
+    deploy.export,
+    deploy.monitor,
+    serve.serve,
+    serve.new_key,
+    info.demo,
+    info.info,
 ):
     app.command()(command)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 from onsphere.errors import InvalidInputError
 
 __all__ = ["ML", "OPSET", "Graph", "onnx_module", "onnxruntime_module", "session_of"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from onsphere import persistence
-from onsphere._validation import is_number
+from onsphere._internal.validation import is_number
 from onsphere.errors import InvalidInputError
-from onsphere.tabular.columns import Column, is_column
+from onsphere.table.columns import Column, is_column
 
 __all__ = ["KEY", "N_SCORES", "calibration_scores", "read_facts"]
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.calibration import RegressionCalibration, conformal_quantile, set_scores
 from onsphere.errors import InvalidInputError
-from onsphere.export.answering import half_widths
-from onsphere.export.backbones import amplification, computes_in_single, has_trees
-from onsphere.export.columns import graph_inputs
-from onsphere.frozen import FrozenHead
+from onsphere.export.backbone_graphs import amplification, computes_in_single, has_trees
+from onsphere.export.inputs import graph_inputs
+from onsphere.export.outputs import half_widths
+from onsphere.models.frozen import FrozenHead
 
 __all__ = ["Parity", "compared"]
 
@@ -24,7 +24,7 @@ _DOUBLE, _SINGLE = 1e-9, 1e-5
 _AMPLIFIED = 1e-12  # for each time that the backbone enlarges what was rounded before
 _N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees for each
 
-_OF_ASSESSMENT: dict[str, str] = {"label": "value", "set": "in_set"}
+_OF_ASSESSMENT: dict[str, str] = {"label": "value", "set": "prediction_set"}
 _CHOICES = ("label", "set", "accepted")
 
 
@@ -194,9 +194,7 @@ class _Bounds:
     @property
     def _unit(self) -> float:
         """Of the score: that of the target, or 1."""
-        has_unit = (
-            self._score in ("uncertainty", "anchored", "sigma") or getattr(self._model, "kind", "joint") != "joint"
-        )
+        has_unit = self._score in ("distance", "anchored", "sigma") or getattr(self._model, "kind", "joint") != "joint"
         return float(self._ordinary.max()) if has_unit else 1.0
 
     @property

@@ -25,7 +25,7 @@ class Symbol:
 
     Examples
     --------
-    >>> from onsphere import geometry
+    >>> from onsphere.sphere import geometry
     >>> from onsphere.export.graph import session_of
     >>> graph = Graph()
     >>> x = Symbol(graph, graph.input("x", np.dtype(np.float64), 2), (ROWS, 2))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.export.graph import ML
 from onsphere.export.symbols import ROWS, Symbol, unsaid_of_infinite
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._validation import Floats, check_unmasked
+from onsphere._internal.validation import Floats, check_unmasked
 from onsphere.errors import InvalidInputError
 
 Weights = ArrayLike | None

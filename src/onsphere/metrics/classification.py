@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._validation import Floats, check_number, check_option
+from onsphere._internal.validation import Floats, check_number, check_option
 from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import (
     Weights,

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onsphere._validation import Floats, check_flag, check_number, check_option
+from onsphere._internal.validation import Floats, check_flag, check_number, check_option
 from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import (
     Weights,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.metrics._checks import Weights, bin_means, check_rows
 
 __all__ = ["aurc", "excess_aurc", "risk_coverage_curve"]

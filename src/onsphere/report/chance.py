@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 
 __all__ = ["LEVEL", "mean_range", "share_range"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere.embeddings.base import as_columns
 from onsphere.report.judged import Judged
 from onsphere.report.parts import Section, Table, aligned, clean, download, percent
+from onsphere.sphere.embedding import as_columns
 
 __all__ = ["extremes"]
 
@@ -24,7 +24,7 @@ def extremes(rows: Judged, feature_names: list[str]) -> Section:
     if accepted is None:
         text = (
             "The model has no threshold, so it neither accepts nor rejects rows. Set one, for example "
-            "model.set_threshold(Quantile(0.95)), to see here what it would have let through."
+            "model.set_threshold(AcceptShare(0.95)), to see here what it would have let through."
         )
         return Section("extremes", title, [text], [], [])
     # Of equal errors, a wrong answer is the worse the more certain it is, and a right one the better.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onsphere import metrics, plots
-from onsphere._validation import Floats
-from onsphere.embeddings.base import as_columns
+from onsphere._internal.validation import Floats
 from onsphere.metrics._checks import bin_means, width_bins
-from onsphere.report.drawing import counts, draw, put_legend
 from onsphere.report.judged import Judged
 from onsphere.report.parts import Picture, Section, clean, download, number, percent
+from onsphere.report.svg import counts, draw, put_legend
+from onsphere.sphere.embedding import as_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,10 +191,10 @@ def _reliability(rows: Judged) -> Picture:
 
 
 def _set_sizes(rows: Judged) -> Picture:
-    in_set = np.asarray(rows.answer.in_set)
-    sizes = in_set.sum(axis=1)
+    prediction_set = np.asarray(rows.answer.prediction_set)
+    sizes = prediction_set.sum(axis=1)
     # A few empty places beside it keep a single bar from looking like a wall.
-    largest = max(int(sizes.max()), min(in_set.shape[1], 3))
+    largest = max(int(sizes.max()), min(prediction_set.shape[1], 3))
     shown = np.arange(1, largest + 1)
     n_rows = np.bincount(sizes, minlength=largest + 1)
     n_covered = np.bincount(sizes, rows.is_covered, minlength=largest + 1).astype(int)

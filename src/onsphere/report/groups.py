@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.calibration import covered_rows
 from onsphere.report.chance import LEVEL, mean_range, share_range
-from onsphere.report.columns import FEWEST_ROWS, Feature, Grouping, grouped, read_feature
-from onsphere.report.drawing import WIDTH, draw, ranges
+from onsphere.report.features import FEWEST_ROWS, Feature, Grouping, grouped, read_feature
 from onsphere.report.judged import Judged
 from onsphere.report.parts import Picture, Section, Table, aligned, clean, download, percent
 from onsphere.report.summary import error_text
+from onsphere.report.svg import WIDTH, draw, ranges
 
 __all__ = ["coverage_by_group", "least_trusted", "ranked_features"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere import metrics
-from onsphere._validation import (
+from onsphere._internal.validation import (
     Floats,
     check_labels,
     check_n_outputs,
@@ -20,10 +20,10 @@ from onsphere._validation import (
     is_frame,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibrated import Calibrated
-from onsphere.embeddings.base import as_columns
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.report.columns import as_frame
+from onsphere.models.base import Calibrated
+from onsphere.report.features import as_frame
+from onsphere.sphere.embedding import as_columns
 
 __all__ = ["FEWEST_ROWS", "NAMELESS", "OWNER", "Judged", "check_model", "judge"]
 
@@ -72,7 +72,7 @@ class Judged:
     @property
     def is_class(self) -> bool:
         """Whether the target is a class."""
-        return self.answer.in_set is not None
+        return self.answer.prediction_set is not None
 
     @property
     def confidence(self) -> Floats:
@@ -96,7 +96,7 @@ def judge(model: Any, X: Any, y: Any, *, coverage: float, target_name: Any, row_
     check_number(OWNER, "coverage", coverage, above=0, below=1)
     answer: Assessment = model.assess(X, coverage=coverage)
     frame = as_frame(model, X, pandas)
-    measure = _against_labels if answer.in_set is not None else _against_numbers
+    measure = _against_labels if answer.prediction_set is not None else _against_numbers
     target, error, is_covered, output_names = measure(model, answer, y)
     rows = Judged(
         answer=answer,
@@ -132,7 +132,7 @@ def _against_labels(model: Any, answer: Assessment, y: Any) -> tuple[Any, Floats
             f"Got none of them, but such as {labels.tolist()[0]!r}. Pass the labels in the form that fit was given."
         )
     # A class that was never trained on is in no set.
-    is_covered = (true >= 0) & np.asarray(answer.in_set)[np.arange(len(true)), true]
+    is_covered = (true >= 0) & np.asarray(answer.prediction_set)[np.arange(len(true)), true]
     return labels, (true != predicted).astype(np.float64), is_covered, []
 
 

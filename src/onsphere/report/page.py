@@ -10,17 +10,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from onsphere._validation import missing_extra
+from onsphere._internal.atomic_files import check_writable, whole_file
+from onsphere._internal.validation import missing_extra
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.report.columns import MOST_FEATURES, read_features
 from onsphere.report.extremes import extremes
+from onsphere.report.features import MOST_FEATURES, read_features
 from onsphere.report.figures import figures
 from onsphere.report.groups import coverage_by_group, least_trusted, ranked_features
 from onsphere.report.judged import NAMELESS, OWNER, Judged, judge
 from onsphere.report.parts import Section, Table, clean, download
 from onsphere.report.shift import shift
 from onsphere.report.summary import about, headline, limits, outputs, tiles, verdicts
-from onsphere.writing import check_writable, whole_file
 
 __all__ = ["write_report"]
 

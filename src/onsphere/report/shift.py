@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onsphere import metrics, plots
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
 from onsphere.report.chance import LEVEL
-from onsphere.report.columns import Feature, as_frame, is_missing, read_features
-from onsphere.report.drawing import draw, two_histograms
+from onsphere.report.features import Feature, as_frame, is_missing, read_features
 from onsphere.report.judged import FEWEST_ROWS, Judged
 from onsphere.report.parts import Picture, Section, Table, clean, download, number, percent
+from onsphere.report.svg import draw, two_histograms
 
 __all__ = ["shift"]
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from onsphere import metrics
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.calibration import covered_share_range
-from onsphere.embeddings.base import as_columns
 from onsphere.report.chance import LEVEL
-from onsphere.report.columns import Feature
+from onsphere.report.features import Feature
 from onsphere.report.judged import Judged
 from onsphere.report.parts import Section, Table, Tile, Verdict, clean, download, number, percent
+from onsphere.sphere.embedding import as_columns
 
 __all__ = ["about", "error_text", "headline", "limits", "outputs", "tiles", "verdicts"]
 
@@ -119,7 +119,7 @@ def tiles(rows: Judged) -> list[Tile]:
         Tile(percent(float(np.mean(rows.is_covered))), f"coverage, {percent(rows.coverage)} promised", chance),
     ]
     if rows.is_class:
-        size = float(np.asarray(rows.answer.in_set).sum(axis=1).mean())
+        size = float(np.asarray(rows.answer.prediction_set).sum(axis=1).mean())
         found.append(Tile(number(size), "classes in a set", "on average; 1 is a plain answer"))
     elif len(rows.output_names) == 1:
         width = metrics.interval_width(np.asarray(rows.answer.lower).ravel(), np.asarray(rows.answer.upper).ravel())

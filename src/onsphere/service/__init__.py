@@ -5,7 +5,7 @@
 'sqlite:///model.onsphere.sqlite'
 """
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 
 try:
     import fastapi  # noqa: F401  # type: ignore[reportUnusedImport]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 from onsphere.service.engine import Facts
 from onsphere.service.problems import Problems, RequestError, shown
 from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, check_keys, check_names, check_number_of_rows, dates_of
-from onsphere.tabular.columns import Column, pandas, to_numbers
+from onsphere.table.columns import Column, pandas, to_numbers
 
 __all__ = ["rows_of_arrow", "rows_of_csv"]
 

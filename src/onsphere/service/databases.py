@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 from onsphere.errors import InvalidInputError
 
 __all__ = ["Database", "StoreError", "open_database"]

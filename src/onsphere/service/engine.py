@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from onsphere._validation import Floats
+from onsphere._internal.validation import Floats
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.persistence import calibrated_by, load_with_manifest
-from onsphere.tabular.columns import Column
-from onsphere.tabular.saved import model_columns
+from onsphere.table.columns import Column
+from onsphere.table.model_file import model_columns
 
 __all__ = ["Engine", "Facts", "ModelEngine", "Served", "facts_of", "load_engine"]
 
@@ -51,7 +51,7 @@ class Facts:
     calibrated_by : {"held-out rows", "cross-validation"} or None
         Only after the first does the drift alarm keep its promise; None where the file does not say.
     reference : dict or None
-        What is kept of each column of ordinary rows, which says which of them moved; see `onsphere.monitor.hints`.
+        What is kept of each column of ordinary rows, which says which of them moved; see `onsphere.drift`.
     notes : tuple of str
         What deserves a look.
     more : dict

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError
 from onsphere.export import graph_inputs, open_graph
 from onsphere.service.engine import facts_of
-from onsphere.tabular.saved import described_columns
+from onsphere.table.model_file import described_columns
 
 __all__ = ["GraphEngine"]
 
 _TOGETHER = 1_000  # rows: a graph of trees holds a leaf of every tree for each
-_NAMES = {"value": "value", "label": "value", "set": "in_set"}
+_NAMES = {"value": "value", "label": "value", "set": "prediction_set"}
 
 
 class GraphEngine:

@@ -8,7 +8,7 @@ from onsphere.service.assessing import ARROW, CSV, JSON, MEDIA_TYPES
 from onsphere.service.engine import Facts
 from onsphere.service.rows import LARGEST, LONGEST_TEXT
 from onsphere.service.schemas import ErrorAnswer
-from onsphere.tabular.columns import Column
+from onsphere.table.columns import Column
 
 __all__ = ["answer_content", "body_schema", "errors"]
 

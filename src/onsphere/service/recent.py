@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from onsphere.monitor.hints import Window
+from onsphere.drift.moved_columns import Window
 from onsphere.service.engine import Facts
 from onsphere.service.rows import Batch, joined_rows
-from onsphere.tabular.encoding import plain_features
+from onsphere.table.encoder import plain_features
 
 __all__ = ["Recent", "hints_of"]
 

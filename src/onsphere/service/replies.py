@@ -12,7 +12,7 @@ import numpy as np
 from onsphere.assessment import Assessment
 from onsphere.service.engine import Facts
 from onsphere.service.rows import Batch
-from onsphere.tabular.predicting import answer_columns
+from onsphere.table.predict import answer_columns
 
 __all__ = ["answer_rows", "arrow_of", "csv_of", "json_of", "reason"]
 
@@ -37,8 +37,8 @@ def _answer(result: Assessment, facts: Facts, index: int) -> dict[str, Any]:
     if result.probabilities is not None:
         names = result.output_names or ()
         answer["probabilities"] = dict(zip(names, map(_plain, result.probabilities[index]), strict=True))
-        if result.in_set is not None:
-            answer["set"] = [name for name, inside in zip(names, result.in_set[index], strict=True) if inside]
+        if result.prediction_set is not None:
+            answer["set"] = [name for name, inside in zip(names, result.prediction_set[index], strict=True) if inside]
     answer["accepted"] = None if result.accepted is None else bool(result.accepted[index])
     answer["reason"] = reason(result, facts, index)
     return answer

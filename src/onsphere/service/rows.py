@@ -12,7 +12,7 @@ import numpy as np
 
 from onsphere.service.engine import Facts
 from onsphere.service.problems import Problems, RequestError, shown
-from onsphere.tabular.columns import Column, pandas, to_dates
+from onsphere.table.columns import Column, pandas, to_dates
 
 __all__ = [
     "EXPECTED",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from onsphere._validation import check_number
+from onsphere._internal.validation import check_number
 from onsphere.errors import InvalidInputError
 
 __all__ = ["Settings", "is_loopback"]

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from onsphere._validation import Floats
-from onsphere.monitor import DriftMonitor
+from onsphere._internal.validation import Floats
+from onsphere.drift import DriftMonitor
 from onsphere.service.databases import Database
 from onsphere.service.engine import Facts
 

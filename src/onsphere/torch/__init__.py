@@ -10,7 +10,7 @@ torch.Size([])
 
 from typing import TYPE_CHECKING, Any
 
-from onsphere._validation import missing_extra
+from onsphere._internal.validation import missing_extra
 
 try:
     import torch as torch

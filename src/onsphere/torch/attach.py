@@ -7,9 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import check_number
-from onsphere.embeddings import OneHot, RegressionEmbedding
+from onsphere._internal.validation import check_number
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.sphere import OneHot, RegressionEmbedding
 from onsphere.torch.head import SphereReader, SphericalOutput, check_features
 
 __all__ = ["Attached", "attach"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import bad_parameter
+from onsphere._internal.validation import bad_parameter
 from onsphere.errors import InvalidInputError
 
 __all__ = ["made_module"]

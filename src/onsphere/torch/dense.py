@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import bad_parameter, check_number, check_option
-from onsphere.embeddings import OneHot, Polar, RegressionEmbedding
+from onsphere._internal.validation import bad_parameter, check_number, check_option
 from onsphere.errors import InvalidInputError
+from onsphere.sphere import OneHot, Polar, RegressionEmbedding
 from onsphere.torch.head import SphereReader, SphericalOutput, as_targets
 
 __all__ = ["DenseHead"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from onsphere._validation import bad_parameter
+from onsphere._internal.validation import bad_parameter
 
 __all__ = ["checked_device"]
 

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere import geometry, scores
-from onsphere._validation import bad_parameter, check_fitted
-from onsphere.backbones import from_columns
+from onsphere._internal.validation import bad_parameter, check_fitted
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.frozen import FrozenHead
-from onsphere.frozen.designs import Kernel
-from onsphere.frozen.ridge import Head
-from onsphere.frozen.targets import NumberTarget
-from onsphere.geometry import SphericalOutput
+from onsphere.models.backbone import from_columns
+from onsphere.models.frozen import FrozenHead
+from onsphere.models.frozen.designs import Kernel
+from onsphere.models.frozen.ridge import Head
+from onsphere.models.frozen.targets import NumberTarget
+from onsphere.sphere import geometry, scores
+from onsphere.sphere.geometry import SphericalOutput
 
 __all__ = ["FrozenModule", "FrozenOutput", "to_torch"]
 
@@ -145,7 +145,7 @@ def to_torch(head: FrozenHead, *, dtype: torch.dtype = torch.float32) -> FrozenM
     --------
     >>> import numpy as np
     >>> import torch
-    >>> from onsphere.frozen import FrozenHead
+    >>> from onsphere.models.frozen import FrozenHead
     >>> X, y = np.random.default_rng(0).normal(size=(200, 4)), np.arange(200) % 2
     >>> module = to_torch(FrozenHead(random_state=0).fit(X, y))
     >>> module(torch.zeros(3, 4)).uncertainty.shape

@@ -10,10 +10,9 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from onsphere import geometry
-from onsphere._validation import bad_parameter, check_flag, check_number, check_option
-from onsphere.embeddings import Duplicate, Lift, OneHot, Polar, RegressionEmbedding, Torus
+from onsphere._internal.validation import bad_parameter, check_flag, check_number, check_option
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.sphere import Duplicate, Lift, OneHot, Polar, RegressionEmbedding, Torus, geometry
 
 __all__ = [
     "SphereReader",
@@ -29,7 +28,7 @@ _EMBEDDINGS = {kind.__name__.lower(): kind for kind in (Duplicate, Lift, OneHot,
 
 
 class SphericalOutput(NamedTuple):
-    """`onsphere.SphericalOutput` with the types that TorchScript asks for; all of `onsphere.scores` takes it too.
+    """`onsphere.SphericalOutput` with the types that TorchScript asks for; `onsphere.sphere.scores` takes it too.
 
     Attributes
     ----------

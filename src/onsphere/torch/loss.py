@@ -8,9 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onsphere import geometry
-from onsphere._validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import bad_parameter, check_number, check_option
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.sphere import geometry
 from onsphere.torch.head import SphereReader, SphericalOutput, check_output
 
 __all__ = ["HCMLoss"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from onsphere._validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import bad_parameter, check_number, check_option
 from onsphere.errors import InvalidInputError
 from onsphere.torch.head import check_shares
 

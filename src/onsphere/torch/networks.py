@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import bad_parameter, check_number, check_option
 from onsphere.errors import InvalidInputError
 
 __all__ = ["MLP", "ResNet", "UNet", "resnet18", "resnet20", "resnet56"]

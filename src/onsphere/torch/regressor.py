@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_array
 from torch import Tensor, nn
 
-from onsphere._validation import (
+from onsphere._internal.validation import (
     Floats,
     bad_parameter,
     check_fitted,
@@ -185,7 +185,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         sample_weight : array of shape (n,), optional
             Of each row in the loss.
         column_layout : mapping, optional
-            What HCMRegressor says of its columns: the arguments of `onsphere.backbones.from_columns`.
+            What HCMRegressor says of its columns: the arguments of `onsphere.models.backbone.from_columns`.
         """
         with unchanged_if_it_fails(self):
             self._fit(X, y, sample_weight, column_layout)

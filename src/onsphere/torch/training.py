@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onsphere._validation import Floats, bad_parameter, missing_extra, own_errors
-from onsphere.backbones import from_columns
+from onsphere._internal.validation import Floats, bad_parameter, missing_extra, own_errors
 from onsphere.errors import InvalidInputError
+from onsphere.models.backbone import from_columns
 from onsphere.torch.head import SphericalOutput
 from onsphere.torch.loss import HCMLoss
 

@@ -1,0 +1,113 @@
+"""Text sets of the paper, one Parquet or CSV file each with a column `text` and, where there are classes, `label`."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsphere._internal.validation import check_option, missing_extra
+from onsphere.errors import InvalidInputError
+from reproduction.data.files import broken_file, data_root, missing_file, where_to_get
+
+__all__ = ["TEXT_NAMES", "load_text"]
+
+# With the names under which the Hugging Face hub has them.
+_SOURCES = {
+    "ag_news": "ag_news",
+    "dbpedia": "dbpedia_14",
+    "emotion": "emotion",
+    "imdb": "imdb",
+    "yelp": "yelp_polarity",
+}
+TEXT_NAMES = tuple(_SOURCES)
+
+
+def load_text(
+    name: str, split: str = "test", *, folder: str | Path | None = None
+) -> tuple[list[str], NDArray[np.int64] | None]:
+    """Read one set.
+
+    Parameters
+    ----------
+    name : {"ag_news", "dbpedia", "emotion", "imdb", "yelp"}
+    split : {"train", "test"}, default "test"
+    folder : path, optional
+        Holds `text/NAME_SPLIT.parquet` or `.csv`; by default `data_folder()`. Where there is none, a part of it is
+        read, `NAME_SPLIT_subset`, or for "test" a sample of the set, `NAME_5k`.
+
+    Returns
+    -------
+    texts : list of str
+    labels : int64 array of shape (n,), or None
+        None where the file has no column `label`, as for sets that only serve as foreign text.
+    """
+    check_option("load_text", "name", name, TEXT_NAMES)
+    check_option("load_text", "split", split, ("train", "test"))
+    path = _found(folder, name, split)
+    texts, labels = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise _broken(path, "a text in every row", f"{len(texts)} rows, not all of them texts")
+    if labels is None:
+        return texts, None
+    try:
+        return texts, np.array([_label(label) for label in labels], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _broken(path, "a whole number of at least 0 as label in every row", str(error)) from None
+
+
+def _label(given: Any) -> int:
+    number = int(given)
+    if number < 0 or number != float(given):
+        raise ValueError(f"the label {given}")
+    return number
+
+
+def _found(folder: str | Path | None, name: str, split: str) -> Path:
+    base = data_root(folder) / "text"
+    stems = [f"{name}_{split}", f"{name}_{split}_subset", *([f"{name}_5k"] if split == "test" else [])]
+    for stem in stems:
+        for ending in (".parquet", ".csv"):
+            if (base / f"{stem}{ending}").is_file():
+                return base / f"{stem}{ending}"
+    source = (
+        f"the split {split!r} of {_SOURCES[name]!r} from the Hugging Face hub "
+        f"(https://huggingface.co/datasets/{_SOURCES[name]}), with the columns 'text' and 'label',"
+    )
+    raise missing_file(f"{base / stems[0]}.parquet or .csv", where_to_get(source, folder))
+
+
+def _read_parquet(path: Path) -> tuple[list[Any], list[Any] | None]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        raise missing_extra("load_text", "pyarrow", "data") from None
+    try:
+        table: Any = read_table(path)
+        labels = table["label"].to_pylist() if "label" in table.column_names else None
+        return table["text"].to_pylist(), labels
+    except (ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        raise _broken(path, "a Parquet file with a column 'text'", error) from None
+
+
+def _read_csv(path: Path) -> tuple[list[Any], list[Any] | None]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, strict=True)
+            names = rows.fieldnames or []
+            table = list(rows)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise _broken(path, "a CSV file in UTF-8", error) from None
+    if "text" not in names:
+        raise _broken(path, "a CSV file with a column 'text'", f"the columns {list(names)}")
+    if len(set(names)) != len(names) or any(None in row for row in table):
+        raise _broken(path, "a CSV file with as many columns as different names", f"the columns {list(names)}")
+    return [row["text"] for row in table], [row["label"] for row in table] if "label" in names else None
+
+
+def _broken(path: Path, expected: str, got: object) -> InvalidInputError:
+    return broken_file(path, expected, got, advice="Download or write the file again.")

@@ -1,0 +1,88 @@
+"""Numbers that tell rows apart by what they hold, so that a model knows which rows it has seen without keeping them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsphere._internal.validation import is_frame
+
+__all__ = ["fingerprints", "indexable", "spread_bits"]
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64: an odd number without a pattern
+
+
+def indexable(table: Any) -> Any:
+    """Lists as arrays and sparse matrices by rows, so that rows can be taken out of them."""
+    if hasattr(table, "tocsr"):
+        return table.tocsr()
+    return table if table is None or is_frame(table) or hasattr(table, "iloc") else np.asarray(table)
+
+
+def fingerprints(X: Any, y: Any) -> NDArray[np.uint64]:
+    """One number per row: equal for equal rows of features and target, hardly ever for others.
+
+    Examples
+    --------
+    >>> codes = fingerprints([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], ["a", "a", "b"])
+    >>> bool(codes[0] == codes[1]), bool(codes[0] == codes[2])
+    (True, False)
+    """
+    total, place = np.uint64(0), 0
+    for block in chain(_blocks_of(indexable(X)), _blocks_of(indexable(y))):
+        places = np.arange(place, place + block.shape[1], dtype=np.uint64)
+        # A number for each place, so that equal values in other columns are other rows.
+        total = total + spread_bits(_codes(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
+        place += block.shape[1]
+    return spread_bits(np.asarray(total))
+
+
+def spread_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Let every bit depend on every other, by the finishing steps of splitmix64 (Steele, Lea and Flood, 2014).
+
+    Numbers that differ in a few bits only, as small integers do, then differ in about half of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [f"{int(code):016x}" for code in spread_bits(np.array([0, 1], dtype=np.uint64))]
+    ['0000000000000000', '5692161d100b05e5']
+    """
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _blocks_of(table: Any) -> Iterator[NDArray[Any]]:
+    """Some columns of all rows at a time: few where rows are many, to save memory, and many where they are few."""
+    if is_frame(table):
+        yield from (np.asarray(table[name])[:, None] for name in table.columns)
+    elif hasattr(table, "tocsr"):
+        weights = np.sqrt(np.arange(2.0, table.shape[1] + 2))  # a sum that tells columns apart
+        yield np.asarray(table @ weights).reshape(-1, 1)
+    else:
+        values = np.asarray(table)
+        columns = values.reshape(len(values), -1)
+        width = max(2**18 // len(columns), 1)
+        yield from (columns[:, start : start + width] for start in range(0, columns.shape[1], width))
+
+
+def _codes(block: NDArray[Any]) -> NDArray[np.uint64]:
+    if block.dtype.kind in "biuf":
+        return (block.astype(np.float64) + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
+    # One text at a time: an array of texts has room for the longest in every place. A dictionary, because most columns
+    # of text repeat themselves; and not Python's own hash, which changes from process to process.
+    known: dict[str, int] = {}
+    codes = np.empty(block.size, dtype=np.uint64)
+    for place, value in enumerate(block.reshape(-1).tolist()):
+        text = str(value)
+        if text not in known:
+            word = text.encode(errors="surrogatepass")
+            known[text] = int.from_bytes(blake2b(word, digest_size=8).digest(), "little")
+        codes[place] = known[text]
+    return codes.reshape(block.shape)

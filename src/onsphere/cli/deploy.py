@@ -1,0 +1,139 @@
+"""`onsphere export` and `onsphere monitor`: a model elsewhere, and whether its rows are still those it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onsphere._internal.atomic_files import check_writable, whole_file
+from onsphere._internal.validation import check_option
+from onsphere.cli.console import print_json, spinner
+from onsphere.cli.model_rows import feature_rows, share_asked
+from onsphere.cli.output import show_files
+from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet
+from onsphere.drift import DriftMonitor
+from onsphere.errors import InvalidInputError
+from onsphere.persistence import calibrated_by
+from onsphere.table import read_batches, to_frame
+from onsphere.table.encoder import check_numbers, plain_features
+from onsphere.table.model_file import load_table_model
+
+__all__ = ["export", "monitor"]
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Argument(help="Where to write the graph: a name that ends in .onnx.")] = Path(
+        "model.onnx"
+    ),
+    rows: Annotated[
+        Path | None,
+        typer.Option(help="A table of real rows to compare on.", show_default="rows drawn by what the model file says"),
+    ] = None,
+    coverage: CoverageOfFit = None,
+    delimiter: Delimiter = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as one ONNX graph, once it answers as the model does."""
+    from onsphere.export import export_onnx
+
+    if out.suffix != ".onnx":  # a table in this place would be overwritten
+        raise InvalidInputError(
+            f"Expected a file to write whose name ends in .onnx. Got {out}. Choose another name; rows to compare on "
+            "are given by --rows."
+        )
+    check_writable(out, model, *([] if rows is None else [rows]))
+    fitted, summary, columns = load_table_model(model)
+    share = share_asked(coverage, summary)
+    with spinner("export", hidden=quiet or as_json) as progress:
+        progress("reading")
+        frame = None if rows is None else feature_rows(rows, columns, delimiter)
+        progress("comparing")
+        parity = export_onnx(fitted, out, X=frame, coverage=share, summary=summary)
+    if as_json:
+        print_json(parity.to_dict() | {"out": out})
+    elif not quiet:
+        print(parity)
+        show_files(graph=out)
+
+
+def monitor(
+    model: Model,
+    data: Data,
+    alpha: Annotated[float, typer.Option(help="How probable a false alarm may be, over all rows.")] = 0.01,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="A table of ordinary rows, to say which columns moved.", show_default="what the model file says"
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where to draw the evidence: .png, .svg or .pdf.", show_default=False)
+    ] = None,
+    delimiter: Delimiter = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go through the rows of a table in order, and say whether and when they ceased to be those the model knows."""
+    if plot is not None:
+        check_option("monitor", "plot", plot.suffix, [".png", ".svg", ".pdf"])
+        check_writable(plot, model, data, *([] if reference is None else [reference]))
+    fitted, summary, columns = load_table_model(model)
+    features = [column for column in columns if column.is_feature]
+    names = [column.name for column in features]
+    ordinary = summary.get("reference")
+    if reference is not None:
+        ordinary = plain_features(feature_rows(reference, columns, delimiter), features)
+    watch = DriftMonitor(fitted, alpha=alpha, reference=ordinary)
+    evidence: list[float] = []
+    with spinner("monitor", hidden=quiet or as_json) as progress:
+        for table in read_batches(data, features, delimiter=delimiter):
+            frame = to_frame(table.select(names))
+            frame.index += watch.n_seen
+            check_numbers(frame, features)
+            result = fitted.assess(frame)
+            if ordinary is None:
+                update = watch.update(result.uncertainty)
+            else:
+                update = watch.observe(plain_features(frame, features), result)
+            evidence += update.log_capital.tolist()
+            progress(f"{watch.n_seen:,} rows")
+    hints = [] if ordinary is None else [hint for hint in watch.hints() if hint.moved][:5]
+    if plot is not None:
+        _draw(plot, evidence, watch)
+    if as_json:
+        facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "log_capital": watch.log_capital, "alpha": alpha}
+        print_json(facts | {"hints": [str(hint) for hint in hints], "plot": plot})
+    elif not quiet:
+        print(_told(watch, exact=calibrated_by(fitted) == "held-out rows"))
+        if hints:
+            print(f"Columns that moved{'' if watch.alarm else ', though the uncertainty does not show it'}:")
+        for hint in hints:
+            print(f"  {hint}")
+        show_files(plot=plot)
+
+
+def _told(watch: DriftMonitor, *, exact: bool) -> str:
+    if not watch.alarm:
+        return f"No alarm in {watch.n_seen:,} rows."
+    promise = (
+        f"a false alarm has a chance of at most {watch.alpha:g}"
+        if exact
+        else "calibrated by cross-validation, so a false alarm is more likely than asked for; fit on more rows"
+    )
+    return (
+        f"Alarm at row {watch.alarmed_at:,} of {watch.n_seen:,}: the rows are no longer those the model was calibrated "
+        f"on ({promise})."
+    )
+
+
+def _draw(path: Path, evidence: list[float], watch: DriftMonitor) -> None:
+    from onsphere import plots
+
+    axes = plots.evidence(evidence, alpha=watch.alpha, alarmed_at=watch.alarmed_at)
+    with whole_file(path) as part:
+        figure: Any = axes.figure
+        figure.savefig(part, format=path.suffix.lstrip("."), bbox_inches="tight")

@@ -1,0 +1,124 @@
+"""`onsphere serve` and `onsphere new-key`: a model behind HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onsphere.cli.console import print_json, tell
+from onsphere.cli.table import CoverageOfFit
+
+__all__ = ["new_key", "serve"]
+
+_LIMITS, _STORING = "Limits", "Storing and watching"
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="A .onsphere or .onnx file.", show_default=False)],
+    host: Annotated[str | None, typer.Option(help="Where to listen.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="0 takes a free one.", show_default="8000")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes.", show_default="1")] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option(help="Hashes of API keys, one per line; also ONSPHERE_API_KEYS.", show_default=False)
+    ] = None,
+    open_to_all: Annotated[
+        bool | None, typer.Option("--open", help="No keys, though others can reach the service.", show_default=False)
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Where assessments and the alarm are kept: a SQLite file or postgresql://….",
+            show_default="MODEL.sqlite",
+            rich_help_panel=_STORING,
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(help="Requests to keep.", show_default="10000", rich_help_panel=_STORING)
+    ] = None,
+    keep_rows: Annotated[
+        bool | None,
+        typer.Option(help="Keep the features of rejected rows.", show_default="yes", rich_help_panel=_STORING),
+    ] = None,
+    log_values: Annotated[
+        bool | None,
+        typer.Option("--log-values", help="Write features to the logs.", show_default="no", rich_help_panel=_STORING),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Chance of a false alarm of drift.", show_default="0.01", rich_help_panel=_STORING),
+    ] = None,
+    coverage: CoverageOfFit = None,
+    max_body: Annotated[
+        int | None, typer.Option(help="Bytes of a request.", show_default="16 MiB", rich_help_panel=_LIMITS)
+    ] = None,
+    max_rows: Annotated[
+        int | None, typer.Option(help="Rows of a request.", show_default="50000", rich_help_panel=_LIMITS)
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests per second of a client; 0: any.", show_default="1000", rich_help_panel=_LIMITS),
+    ] = None,
+    max_concurrent: Annotated[
+        int | None,
+        typer.Option(help="Requests at a time, per worker.", show_default="64", rich_help_panel=_LIMITS),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds for an answer.", show_default="30", rich_help_panel=_LIMITS)
+    ] = None,
+    read_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds for a request to arrive.", show_default="10", rich_help_panel=_LIMITS),
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(help="Seconds for what is in flight at the end.", show_default="30", rich_help_panel=_LIMITS),
+    ] = None,
+) -> None:
+    """Serve a model over HTTP, with a live page at /, a drift alarm and metrics; SIGHUP loads the file anew.
+
+    Every option can come from the environment as well: --read-timeout from ONSPHERE_READ_TIMEOUT, and so on.
+    """
+    from onsphere.service import Settings
+    from onsphere.service import serve as run
+
+    settings = Settings.from_environment(
+        model=str(model),
+        host=host,
+        port=port,
+        workers=workers,
+        api_keys_file=None if keys_file is None else str(keys_file),
+        open=open_to_all,
+        store=store,
+        keep=keep,
+        keep_rows=keep_rows,
+        log_values=log_values,
+        alpha=alpha,
+        coverage=coverage,
+        max_body=max_body,
+        max_rows=max_rows,
+        rate=rate,
+        max_concurrent=max_concurrent,
+        timeout=timeout,
+        read_timeout=read_timeout,
+        grace=grace,
+    )
+    run(settings, report=lambda address: print(f"Serving {model} at {address} (Ctrl+C stops it)", flush=True))
+
+
+def new_key(
+    name: Annotated[str, typer.Argument(help="Whom it is for; the logs show it.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+) -> None:
+    """Make an API key for `onsphere serve`: the key for the client, the hash for the service."""
+    from onsphere.service import hashed
+    from onsphere.service import new_key as made
+
+    key = made()
+    line = f"{name} {hashed(key)}".strip()
+    if as_json:
+        print_json({"key": key, "hash": line})
+        return
+    print(key)
+    tell(f"Give the key to the client; it is not shown again. Put this in the service's keys file: {line}")

@@ -1,0 +1,329 @@
+"""The alarm: what a user holds in hand, over ranks, evidence and hints."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from onsphere._internal.validation import (
+    Floats,
+    check_no_gradient,
+    check_number,
+    check_same_length,
+    check_unmasked,
+    own_errors,
+    random_generator,
+)
+from onsphere.assessment import Assessment
+from onsphere.drift.martingale import Evidence
+from onsphere.drift.moved_columns import Hint, Window
+from onsphere.drift.ranks import Ranks
+from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError
+
+__all__ = ["DriftMonitor", "DriftUpdate"]
+
+_FORMAT = "onsphere drift monitor 1"
+
+
+@dataclass(frozen=True, eq=False)
+class DriftUpdate:
+    """What the monitor makes of some rows.
+
+    Attributes
+    ----------
+    p_values : array of shape (n,)
+        Of the uncertainty: independent and uniform on (0, 1) without drift, and small where it is high.
+    log_capital : array of shape (n,)
+        After each row, the natural logarithm of the capital of the game against "nothing changed".
+    alarm : bool
+        Whether the capital has reached 1/alpha by the last of these rows, now or earlier.
+    anchor_p_values : array of shape (n,) or None
+        Of the anchor residual, where it is watched as well.
+    """
+
+    p_values: Floats
+    log_capital: Floats
+    alarm: bool
+    anchor_p_values: Floats | None = None
+
+
+class DriftMonitor:
+    """An alarm for rows that are no longer like those of the calibration, without labels.
+
+    Promises: if the calibration rows and all rows of the stream are exchangeable, the alarm is ever raised with a
+    probability of at most alpha, however long the stream and however often one looks. This holds exactly, whatever the
+    model and the distribution of its scores, on average over calibration sets. It is not promised for the one
+    calibration set at hand, nor for several runs together: `reset` takes up the same set again, and one that gave a
+    false alarm may give another. The scores must be those of rows that were not trained on; after calibration="cv" they
+    stem from other models, and the promise is only an approximate one. Rows that depend on each other, as in a slow
+    time series, are not exchangeable and may raise the alarm by that alone.
+
+    Does not promise that every drift is found: one that leaves the distribution of the scores as it is cannot be.
+
+    The rank of each new score among all before it, of calibration and stream, gives a p-value: see
+    `onsphere.drift.ranks`. Six players bet that p-values are small and one that they are large, and the alarm is
+    raised when their capital reaches 1/alpha: see `onsphere.drift.martingale`. The bag in which scores are ranked takes
+    up the stream and so, slowly, its drift: a small drift soon after a small calibration may be taken for normal before
+    it is found, while after a long quiet stream the bag is large and hardly changes.
+
+    With `anchor_residuals` a second game is played on the anchor residual, and the alarm is raised when the capital of
+    one of the two reaches 2/alpha. (Not their mean: each game is fair to those who see the ranks of its own score, but
+    not always to those who see both.)
+
+    Parameters
+    ----------
+    calibration : a calibrated model, a Calibration, or scores of shape (n,)
+        What new scores are compared with; at least one, but the time to an alarm is short only from some hundred on.
+    alpha : float in (0, 1), default 0.01
+        How probable a false alarm may be, over all time.
+    anchor_residuals : array of shape (m,), optional
+        `anchor_residual` of the assessment of the calibration rows, to watch it as well.
+    reference : array or DataFrame of shape (m, p), or dict, optional
+        Features that new ones are compared with in `hints`, for instance those of the calibration rows; or what was
+        kept of them: `reference_of(X)`, which is what a model file of `onsphere fit` has under "reference".
+    window : int, default 200
+        How many of the last rows are compared with the reference.
+    random_state : int, RandomState or None, default 0
+        Decides between equal scores and draws the p-values within the gaps of the calibration scores.
+
+    Attributes
+    ----------
+    alarm : bool
+        Whether the alarm was raised; it stays until `reset`.
+    alarmed_at : int or None
+        The number of the row at which it was raised; the first row is 1.
+    n_seen : int
+        How many rows were seen.
+    log_capital : float
+        After the last row; with two games, that of the richer one, halved. The alarm is raised at log(1/alpha).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> monitor = DriftMonitor(rng.normal(size=500), alpha=0.01)
+    >>> monitor.update(rng.normal(size=5000)).alarm
+    False
+    >>> update = monitor.update(rng.normal(loc=1.0, size=200))
+    >>> update.alarm, monitor.alarmed_at
+    (True, 5019)
+    """
+
+    def __init__(
+        self,
+        calibration: Any,
+        *,
+        alpha: float = 0.01,
+        anchor_residuals: ArrayLike | None = None,
+        reference: Any = None,
+        window: int = 200,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> None:
+        check_number(self, "alpha", alpha, above=0, below=1)
+        check_number(self, "window", window, above=1, closed="left", whole=True)
+        rng = random_generator(self, random_state)
+        scores = {"calibration": _calibration_scores(calibration)}
+        if anchor_residuals is not None:
+            scores["anchor_residuals"] = anchor_residuals
+        self.alpha = float(alpha)
+        self._games = [
+            Evidence(Ranks.of(_checked_scores(name, values, finite=True), rng)) for name, values in scores.items()
+        ]
+        self._window = None if reference is None else Window.of(int(window), reference)
+        self.alarmed_at: int | None = None
+
+    @property
+    def alarm(self) -> bool:
+        return self.alarmed_at is not None
+
+    @property
+    def n_seen(self) -> int:
+        return self._games[0].n_seen
+
+    @property
+    def log_capital(self) -> float:
+        return max(game.log_capital for game in self._games) - math.log(len(self._games))
+
+    def update(self, uncertainty: ArrayLike, *, anchor_residual: ArrayLike | None = None) -> DriftUpdate:
+        """Take up the next rows, in order; in one array or one by one, the result is the same.
+
+        Parameters
+        ----------
+        uncertainty : a number, or an array of shape (n,)
+            Of the model that was calibrated; infinity is allowed.
+        anchor_residual : like uncertainty
+            Needed where the monitor was given `anchor_residuals`.
+
+        Returns
+        -------
+        DriftUpdate
+        """
+        return self._update(self._checked(uncertainty, anchor_residual))
+
+    def observe(self, X: Any, assessment: Assessment) -> DriftUpdate:
+        """Take up the next rows with their features, so that `hints` can be asked for; needs `reference`.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+            With the columns of the reference.
+        assessment : Assessment
+            What the model said about these rows: `model.assess(X)`.
+
+        Returns
+        -------
+        DriftUpdate
+        """
+        window = self._needed_window("observe")
+        if not hasattr(assessment, "uncertainty"):
+            raise InvalidTypeError(
+                f"observe needs an Assessment. Got {type(assessment).__name__}. Pass model.assess(X), or call "
+                "update(uncertainty)."
+            )
+        residual = assessment.anchor_residual if len(self._games) > 1 else None
+        scores = self._checked(assessment.uncertainty, residual)
+        check_same_length(X, scores[0])
+        rows = window.checked(X)
+        update = self._update(scores)
+        window.add(rows)
+        return update
+
+    def hints(self) -> list[Hint]:
+        """Which columns moved, the most first: the last `window` rows that were observed against the reference.
+
+        They are no more than hints: a column may move without harm, and rows may become strange by a combination of
+        columns none of which moved.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X, scores = rng.normal(size=(300, 2)), rng.uniform(size=300)
+        >>> monitor = DriftMonitor(scores, reference=X)
+        >>> update = monitor.observe(X[:100] + [0.0, 3.0], Assessment(value=scores[:100], uncertainty=scores[:100]))
+        >>> [hint.column for hint in monitor.hints()]
+        ['1', '0']
+        >>> print(monitor.hints()[0])
+        1: mean +3.10 standard deviations, spread ×0.96, distance 92%
+        """
+        return self._needed_window("hints").hints()
+
+    def reset(self) -> None:
+        """Start again, as if no row had been seen. After a drift that is there to stay, calibrate anew instead."""
+        for game in self._games:
+            game.reset()
+        if self._window is not None:
+            self._window.reset()
+        self.alarmed_at = None
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on later, as plain values that JSON can hold; its size does not grow."""
+        return {
+            "format": _FORMAT,
+            "alpha": self.alpha,
+            "alarmed_at": self.alarmed_at,
+            "games": [game.state() for game in self._games],
+            "window": None if self._window is None else self._window.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """A monitor that goes on where `state` was taken.
+
+        Examples
+        --------
+        >>> monitor = DriftMonitor([0.1, 0.2, 0.3])
+        >>> again = DriftMonitor.from_state(monitor.state())
+        >>> bool(again.update(0.25).p_values == monitor.update(0.25).p_values)
+        True
+        """
+        got: object = state.get("format") if isinstance(state, dict) else state  # type: ignore[reportUnnecessaryIsInstance]
+        if got != _FORMAT:
+            raise InvalidInputError(
+                f"Expected a state of the format {_FORMAT!r}. Got {got!r}. Pass what DriftMonitor.state() returned."
+            )
+        monitor = cls.__new__(cls)
+        try:
+            monitor.alpha, monitor.alarmed_at = float(state["alpha"]), state["alarmed_at"]
+            monitor._games = [Evidence.from_state(game) for game in state["games"]]
+            monitor._window = None if state["window"] is None else Window.from_state(state["window"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"The state cannot be read: {error}. Pass what DriftMonitor.state() returned, unchanged."
+            ) from error
+        return monitor
+
+    def _checked(self, uncertainty: Any, anchor_residual: Any) -> list[Floats]:
+        """The scores of each game."""
+        watched = len(self._games) > 1
+        if watched != (anchor_residual is not None):
+            raise InvalidInputError(
+                "Expected an anchor_residual for every row, because the monitor watches it. Got none. Pass "
+                "assessment.anchor_residual, which only models with a Lift embedding have."
+                if watched
+                else "Expected no anchor_residual, because the monitor does not watch it. Got one. Leave it out, or "
+                "give the monitor those of the calibration rows: anchor_residuals=."
+            )
+        scores = [_checked_scores("uncertainty", uncertainty)]
+        if watched:
+            scores.append(_checked_scores("anchor_residual", anchor_residual))
+            check_same_length(*scores)
+        return scores
+
+    def _update(self, scores: list[Floats]) -> DriftUpdate:
+        played = [game.update(values) for game, values in zip(self._games, scores, strict=True)]
+        log_capital = np.max([capital for _, capital in played], axis=0) - math.log(len(played))
+        reached = log_capital >= -math.log(self.alpha)
+        if self.alarmed_at is None and reached.any():
+            self.alarmed_at = self.n_seen - len(reached) + int(reached.argmax()) + 1
+        return DriftUpdate(played[0][0], log_capital, self.alarm, played[1][0] if len(played) > 1 else None)
+
+    def _needed_window(self, what: str) -> Window:
+        if self._window is None:
+            raise InvalidInputError(
+                f"{what} needs features to compare with. Got a DriftMonitor without. Pass reference=X_calibration to "
+                "DriftMonitor, or call update(assessment.uncertainty), which gives no hints."
+            )
+        return self._window
+
+
+def _calibration_scores(source: Any) -> Any:
+    """The uncertainties of a calibrated model, of a calibration, or the scores themselves."""
+    if hasattr(source, "_calibrated"):  # which also knows whether the model was changed since
+        return source._calibrated("DriftMonitor").uncertainty
+    if hasattr(source, "calibration_"):
+        if source.calibration_ is None:
+            raise NotCalibratedError(
+                f"DriftMonitor needs a calibrated {type(source).__name__}. Call calibrate(X, y) on rows that were not "
+                "trained on."
+            )
+        return source.calibration_.uncertainty
+    return getattr(source, "uncertainty", source)
+
+
+def _checked_scores(name: str, values: Any, *, finite: bool = False) -> Floats:
+    """Scores of shape (n,), none of them NaN or minus infinity."""
+    check_unmasked(name, values)
+    check_no_gradient(**{name: values})
+    with own_errors(f"Expected numbers as {name}. "):
+        given = np.asarray(values)
+        scores = given.astype(np.float64) if given.dtype.kind in "iufO" else np.empty((0, 0))
+    if not finite:
+        scores = np.atleast_1d(scores)
+    if scores.ndim != 1 or scores.size == 0:
+        raise InvalidInputError(
+            f"Expected {name} of shape (n,), one number for each of at least one row. Got shape {given.shape} of dtype "
+            f"{given.dtype}. Pass for example assessment.uncertainty."
+        )
+    n_bad = int(np.sum(~np.isfinite(scores) if finite else ~(scores > -math.inf)))
+    if n_bad:
+        allowed = "finite numbers" if finite else "numbers above minus infinity"
+        raise InvalidInputError(
+            f"Expected {allowed} as {name}. Got {n_bad} of {len(scores)} that are NaN or infinite. Drop these rows, "
+            "or find out why the model gave them no score."
+        )
+    return scores

@@ -1,5 +1,0 @@
-"""HCM in closed form on the features of a network that stays as it is."""
-
-from onsphere.frozen.head import FrozenHead
-
-__all__ = ["FrozenHead"]

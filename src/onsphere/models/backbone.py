@@ -1,0 +1,175 @@
+"""Any regressor as the backbone: chosen, checked, seeded, made multi-output, and given its columns.
+
+A backbone learns one table: the columns of the direction, then the magnitude, then the mean, where there are any.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import get_tags
+
+from onsphere._internal.validation import Floats, backbone_errors, check_takes_weights, random_generator
+from onsphere.errors import InvalidTypeError
+from onsphere.sphere.geometry import SphericalOutput
+
+__all__ = [
+    "default_backbone",
+    "fit_backbone",
+    "from_columns",
+    "input_tags",
+    "predict_columns",
+    "prepare_backbone",
+    "seed_unseeded",
+    "to_columns",
+]
+
+
+def default_backbone() -> Any:
+    """Extremely randomised trees: no tuning, any scale of features, missing values allowed."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    return ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2)
+
+
+def prepare_backbone(owner: object, estimator: Any, random_state: int | np.random.RandomState | None) -> Any:
+    """A fresh multi-output copy of the estimator, or of the default one for None.
+
+    Every `random_state` of the copy that is None is set from the given one. A regressor for one output, alone or
+    as the last step of a pipeline, is wrapped so that it learns one copy of itself per column.
+    """
+    backbone = default_backbone() if estimator is None else _checked_clone(owner, estimator)
+    seed_unseeded(owner, backbone, random_state)
+    return backbone if get_tags(backbone).target_tags.multi_output else _one_copy_per_column(backbone)
+
+
+def seed_unseeded(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
+    """Set every `random_state` of a model and its parts that is None from the given one, and return the model."""
+    generator = random_generator(owner, random_state)
+    if random_state is not None:
+        unseeded = [
+            name
+            for name, value in sorted(model.get_params(deep=True).items())
+            if (name == "random_state" or name.endswith("__random_state")) and value is None
+        ]
+        model.set_params(**{name: generator.randint(2**31 - 1) for name in unseeded})
+    return model
+
+
+def input_tags(estimator: Any) -> tuple[bool, bool]:
+    """Whether a backbone takes missing values, and sparse rows.
+
+    What holds other estimators (a pipeline, a search) does not always say what they take, so it is let through and
+    answers for itself.
+    """
+    if estimator is None:
+        estimator = default_backbone()
+    if not hasattr(estimator, "__sklearn_tags__"):
+        return False, False
+    tags = get_tags(estimator).input_tags
+    holds_others = any(hasattr(value, "fit") for value in estimator.get_params(deep=True).values())
+    return tags.allow_nan or holds_others, tags.sparse
+
+
+def _checked_clone(owner: object, estimator: Any) -> Any:
+    who = type(owner).__name__
+    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "__sklearn_tags__")):
+        raise InvalidTypeError(
+            f"The 'estimator' parameter of {who} must be a regressor in the manner of scikit-learn, with fit, predict "
+            f"and get_params. Got {estimator!r} instead. Pass an instance, for example ExtraTreesRegressor(), or "
+            "derive your class from RegressorMixin and BaseEstimator."
+        )
+    kind = get_tags(estimator).estimator_type
+    if kind != "regressor":
+        raise InvalidTypeError(
+            f"The 'estimator' parameter of {who} must be a regressor, for classes too: it learns directions. "
+            f"Got {type(estimator).__name__}, a {kind or 'plain estimator'}. "
+            "Pass the regressor of the same family, for example ExtraTreesRegressor()."
+        )
+    return clone(estimator)
+
+
+def _one_copy_per_column(backbone: Any) -> Any:
+    from sklearn.multioutput import MultiOutputRegressor
+
+    last = _last_step(backbone)
+    learner = backbone if last is None else backbone[-1]
+    if not hasattr(learner, "predict"):
+        raise InvalidTypeError(
+            f"{type(learner).__name__} is for one output and shows that it can predict only once it is fitted, so it "
+            "cannot be fitted once per column. Pass one of its parts, or a regressor for several outputs."
+        )
+    return (
+        MultiOutputRegressor(learner) if last is None else backbone.set_params(**{last: MultiOutputRegressor(learner)})
+    )
+
+
+def _is_one_copy_per_column(learner: Any) -> bool:
+    from sklearn.multioutput import MultiOutputRegressor
+
+    return isinstance(learner, MultiOutputRegressor)
+
+
+def _last_step(backbone: Any) -> str | None:
+    """Name of the last step of a pipeline; None for anything else."""
+    from sklearn.pipeline import Pipeline
+
+    return backbone.steps[-1][0] if isinstance(backbone, Pipeline) else None
+
+
+def fit_backbone(
+    owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any] | None
+) -> Any:
+    """Fit the backbone, with weights where there are any.
+
+    A backbone whose `fit` has a parameter `column_layout` is told which columns are which (the arguments of
+    `from_columns`), so that it can weigh them as the paper does.
+    """
+    last = _last_step(backbone)
+    learner = backbone if last is None else backbone[-1]
+    options: dict[str, Any] = {}
+    if "column_layout" in inspect.signature(learner.fit).parameters:
+        options["column_layout"] = layout
+    if weights is not None:
+        wrapped = _is_one_copy_per_column(learner)
+        check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
+        options["sample_weight"] = weights
+    if last is not None:
+        options = {f"{last}__{name}": value for name, value in options.items()}
+    with backbone_errors(owner, backbone, "be fitted"):
+        return backbone.fit(X, columns, **options)
+
+
+def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:
+    """What the backbone predicts, as a finite table of so many columns."""
+    with backbone_errors(owner, backbone, "predict"):
+        table = np.asarray(backbone.predict(X), dtype=np.float64)
+        if table.ndim != 2 or table.shape[1] != n_columns:
+            raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")
+        if not np.isfinite(table).all():
+            raise ValueError("its predictions hold NaN or infinity. Check its settings and the scale of the features.")
+    return table
+
+
+def to_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Floats:
+    """One table of targets for the backbone."""
+    parts = [outputs.direction]
+    if magnitude:
+        parts.append(outputs.magnitude[:, None])
+    if mean:
+        parts.append(outputs.mean)
+    return np.hstack(parts)
+
+
+def from_columns(table: Floats, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
+    """The inverse of `to_columns`, for what the backbone predicts; a magnitude nobody learned is 1."""
+    n_mean = n_outputs if mean else 0
+    n_direction = table.shape[1] - n_mean - magnitude
+    return SphericalOutput(
+        direction=table[:, :n_direction],
+        magnitude=table[:, n_direction] if magnitude else np.ones(len(table)),
+        mean=table[:, n_direction + magnitude :] if mean else None,
+    )

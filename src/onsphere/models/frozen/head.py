@@ -1,0 +1,408 @@
+"""FrozenHead: an uncertainty for every prediction of a network that stays as it is, from its features alone."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+
+from onsphere._internal.row_hashes import fingerprints
+from onsphere._internal.validation import (
+    Floats,
+    bad_parameter,
+    check_fitted,
+    check_no_gradient,
+    check_number,
+    check_option,
+    check_rows,
+    check_same_length,
+    check_target_given,
+    own_errors,
+    random_generator,
+    unchanged_if_it_fails,
+)
+from onsphere.assessment import Assessment
+from onsphere.calibration import Calibration
+from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.models import HCMClassifier, HCMRegressor
+from onsphere.models.base import Calibrated
+from onsphere.models.frozen.designs import Design, Kernel, Linear, Quadratic
+from onsphere.models.frozen.ridge import Head
+from onsphere.models.frozen.sample import row_codes
+from onsphere.models.frozen.sums import Solution, Sums, differences
+from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target, is_classification, of_kind
+from onsphere.sphere import geometry
+
+__all__ = ["FrozenHead"]
+
+_KINDS = ("joint", "linear", "quadratic", "kernel")
+_TASKS = ("auto", "classification", "regression")
+
+# Of equal errors on held-out rows, the first head's labels are taken.
+_JOINT = ("kernel", "quadratic", "linear")
+
+
+class FrozenHead(Calibrated, BaseEstimator):
+    """Labels or values, each with an uncertainty, from the features of a network that is not trained again.
+
+    The target is placed on a sphere and regressed on the features by ridge regression, which has a closed form. Only
+    sums over rows are kept, so rows can come in batches (`partial_fit`) and from several machines (`merge`).
+
+    Parameters
+    ----------
+    kind : {"joint", "linear", "quadratic", "kernel"}, default "joint"
+        What is made of the features f: f itself; f, f² and √|f|; a kernel between f and some landmarks, all scaled to
+        length 1; or all three heads. "joint" adds up their scores, each centred at its median and divided by the
+        distance from there to its 90 % quantile, and takes labels or values from the head that errs least. Both are
+        measured on a tenth of the rows (at most 5,000), which the heads measured have not seen; afterwards these rows
+        are fitted as well.
+    task : {"auto", "classification", "regression"}, default "auto"
+        "auto" takes floats and tables of several columns for regression, anything else for classes.
+    ridge : "gcv" or float, default "gcv"
+        Strength of the penalty, by generalised cross-validation for each head or as given. Columns count as
+        standardised; in the kernel head it is that of kernel ridge regression.
+    bandwidth : float, default 0.1
+        Of the kernel, in units of the median squared distance between landmarks.
+    n_landmarks : int, default 1500
+        At most so many rows of the first batch are landmarks, drawn at random.
+    calibration : None, "split", "cv" or float in (0, 1), default None
+        What `fit` keeps back to calibrate on; see `HCMRegressor`.
+    random_state : int, RandomState or None
+        Seeds the draw of landmarks and of the rows kept back. The draw depends on what rows hold and not on their
+        order.
+
+    Attributes
+    ----------
+    classes_ : array of shape (C,)
+        For classification.
+    target_ : ClassTarget or NumberTarget
+        How the target lies on the sphere.
+    sums_ : Sums
+        All that is kept of the rows.
+    heads_ : dict of str to Head
+    value_head_ : str
+        The head that gives labels or values.
+    n_rows_ : int
+        Rows seen so far.
+    calibration_ : ClassCalibration, RegressionCalibration or None
+    threshold_ : float or None
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Notes
+    -----
+    The uncertainty of one head is, for classes, how far ‖d‖ is from the length that 99 % of ordinary rows stay below:
+    shorter directions are ambiguous, and longer ones extrapolate. (The signed score 1 − ‖d‖ would trust these most of
+    all: features of ten times the usual size, say.) For regression it is u + a in the unit of the target; see
+    `onsphere.sphere.scores`. That of "joint" has no unit: 0 is an ordinary row.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from onsphere.models.frozen import FrozenHead
+    >>> X, y = load_digits(return_X_y=True)
+    >>> head = FrozenHead(random_state=0).fit(X[::2], y[::2])
+    >>> bool((head.predict(X[1::2]) == y[1::2]).mean() > 0.97)
+    True
+    >>> strange = X[1::2, ::-1]  # upside down
+    >>> bool(head.predict_uncertainty(strange).mean() > head.predict_uncertainty(X[1::2]).mean())
+    True
+    """
+
+    target_: Target
+    sums_: Sums
+    n_features_in_: int
+
+    def __init__(
+        self,
+        kind: str = "joint",
+        *,
+        task: str = "auto",
+        ridge: float | str = "gcv",
+        bandwidth: float = 0.1,
+        n_landmarks: int = 1500,
+        calibration: str | float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kind = kind
+        self.task = task
+        self.ridge = ridge
+        self.bandwidth = bandwidth
+        self.n_landmarks = n_landmarks
+        self.calibration = calibration
+        self.random_state = random_state
+
+    # --- fitting ---
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        if sample_weight is not None:
+            raise InvalidInputError(
+                "FrozenHead counts every row once. Got a sample_weight. Leave it out, or repeat rows instead."
+            )
+        rows = self._rows(X, fitting=True)
+        self._begin(rows, y, classes=None)
+        self._add(rows, y)
+        self._solved()
+
+    def partial_fit(self, X: Any, y: ArrayLike, *, classes: ArrayLike | None = None) -> Self:
+        """Take in more rows; the head is then what one fit on all rows so far would be.
+
+        The first batch fixes what cannot be changed afterwards: the kind, the classes unless they are given, centre and
+        scale of a numeric target, and the landmarks. It should be a fair sample with at least n_landmarks rows. A
+        calibration ends with the rows it was measured without.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        y : labels of shape (n,), or targets of shape (n,) or (n, D)
+        classes : labels, optional
+            All that will ever come; needed when the first batch does not hold them all.
+
+        Returns
+        -------
+        self
+        """
+        check_no_gradient(y=y)
+        with unchanged_if_it_fails(self):
+            first = not hasattr(self, "sums_")
+            rows = self._rows(X, fitting=first)
+            if first:
+                self._begin(rows, y, classes=classes)
+                if "kernel" in self.sums_.designs and len(rows) < self.n_landmarks:
+                    raise InvalidInputError(
+                        f"The first batch of partial_fit must hold at least n_landmarks={self.n_landmarks} rows: the "
+                        f"landmarks are drawn from it. Got {len(rows)}. Pass a larger first batch, ask for fewer "
+                        "landmarks, or start from FrozenHead.like(another head)."
+                    )
+            elif classes is not None:
+                known = of_kind(ClassTarget, self.target_).embedding.classes_
+                if not np.array_equal(np.unique(np.asarray(classes)), known):
+                    raise bad_parameter(self, "classes", f"{known.tolist()}, as in the first batch", classes)
+            self._add(rows, y)
+            self._remember(fingerprints(X, y))
+        return self
+
+    def merge(self, other: FrozenHead) -> Self:
+        """Take in all rows of another head; this head is then what one fit on the rows of both would be.
+
+        Parameters
+        ----------
+        other : FrozenHead
+            Made by `FrozenHead.like` of this head, or the other way round; it is left as it is.
+
+        Returns
+        -------
+        self
+        """
+        unlike = differences(self._identity(), _checked_head("merge", other)._identity())
+        if unlike:
+            raise InvalidInputError(
+                f"merge needs two heads that measure alike. These differ in {', '.join(unlike)}. "
+                "Fit one shard first and the others as FrozenHead.like(first).partial_fit(X, y)."
+            )
+        self._keep(self.sums_ + other.sums_)
+        self._remember(other._seen)
+        return self
+
+    @classmethod
+    def like(cls, other: FrozenHead) -> Self:
+        """A head without rows that can be merged with another: the same classes, scales and landmarks.
+
+        Parameters
+        ----------
+        other : FrozenHead
+            With at least one batch of rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(300, 4)), np.arange(300) % 3
+        >>> first = FrozenHead(n_landmarks=50, random_state=0).partial_fit(X[:100], y[:100])
+        >>> second = FrozenHead.like(first).partial_fit(X[100:], y[100:])
+        >>> first.merge(second).n_rows_
+        300
+        """
+        _checked_head("like", other)._identity()
+        head: Any = clone(other)
+        names = ("target_", "n_features_in_", "feature_names_in_")
+        vars(head).update({name: getattr(other, name) for name in names if hasattr(other, name)})
+        head._keep(other.sums_.emptied())
+        head._seen = np.empty(0, dtype=np.uint64)
+        return head
+
+    def _begin(self, rows: Floats, y: Any, *, classes: Any) -> None:
+        """Fix all that must be known before the first sum."""
+        self._check_parameters()
+        check_target_given(self, y)
+        check_same_length(rows, y)
+        if self.task == "regression" and classes is not None:
+            raise bad_parameter(self, "classes", "None where task='regression'", classes)
+        is_class = classes is not None or is_classification(y, self.task)
+        self.target_ = ClassTarget.fit(self, y, classes) if is_class else NumberTarget.fit(self, y)
+        seed = int(random_generator(self, self.random_state).randint(2**31 - 1))
+        names = _JOINT if self.kind == "joint" else (self.kind,)
+        with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
+            designs = {name: self._design(name, rows, seed) for name in names}
+        self._keep(Sums.empty(designs, seed, rows.shape[1], self.target_.width))
+        self._seen = np.empty(0, dtype=np.uint64)
+
+    def _check_parameters(self) -> None:
+        check_option(self, "kind", self.kind, _KINDS)
+        check_option(self, "task", self.task, _TASKS)
+        if not isinstance(self.ridge, str):
+            check_number(self, "ridge", self.ridge, above=0)
+        elif self.ridge != "gcv":
+            raise bad_parameter(self, "ridge", "'gcv' or a float above 0", self.ridge)
+        check_number(self, "bandwidth", self.bandwidth, above=0)
+        check_number(self, "n_landmarks", self.n_landmarks, above=1, closed="left", whole=True)
+
+    def _design(self, name: str, rows: Floats, seed: int) -> Design:
+        if name != "kernel":
+            return (Linear if name == "linear" else Quadratic).for_rows(rows)
+        _, drawn = np.unique(row_codes(rows, seed), return_index=True)
+        return Kernel.for_landmarks(rows[drawn[: self.n_landmarks]], self.bandwidth)
+
+    def _add(self, rows: Floats, y: Any) -> None:
+        targets = self.target_.table(self, y)
+        check_same_length(rows, targets)
+        self._keep(self.sums_.with_rows(rows, targets))
+
+    def _keep(self, sums: Sums) -> None:
+        """Take these sums, and forget what was concluded from others."""
+        self.sums_ = sums
+        self._solution: Solution | None = None
+        self.calibration_ = self.threshold_ = self._rule = None
+
+    def _solved(self) -> Solution:
+        """Found when it is first asked for, so that small batches stay cheap."""
+        if self._solution is None:
+            self._solution = self.sums_.solve(self.target_, self.ridge)
+        return self._solution
+
+    @property
+    def n_rows_(self) -> int:
+        """Rows seen so far."""
+        return self.sums_.n_rows
+
+    @property
+    def heads_(self) -> dict[str, Head]:
+        """The fitted heads by name."""
+        check_fitted(self, "estimator_")
+        return self._solved().heads
+
+    @property
+    def value_head_(self) -> str:
+        """The name of the head that gives labels or values."""
+        check_fitted(self, "estimator_")
+        return self._solved().value_head
+
+    @property
+    def estimator_(self) -> Head:
+        """The head that gives labels or values."""
+        if not (hasattr(self, "sums_") and self.n_rows_):
+            raise AttributeError("there are no rows yet")
+        solution = self._solved()
+        return solution.heads[solution.value_head]
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes, in the order of the columns of `predict_proba`."""
+        target = getattr(self, "target_", None)
+        if not isinstance(target, ClassTarget):
+            raise AttributeError("only a FrozenHead fitted on classes has classes_")
+        return target.embedding.classes_
+
+    # --- asking ---
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels of shape (n,), or values in the shape of the y of fit."""
+        solution, rows = self._asked(X)
+        return self.target_.value(solution.value_outputs(rows))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities, shape (n, C): the point of the probability simplex nearest to the direction."""
+        solution, rows = self._asked(X)
+        return of_kind(ClassTarget, self.target_).probabilities(solution.value_outputs(rows))
+
+    def predict_sigma(self, X: Any) -> Floats:
+        """Standard deviation of the noise, in the unit and shape of the target; for regression."""
+        solution, rows = self._asked(X)
+        return of_kind(NumberTarget, self.target_).sigma(solution.value_outputs(rows))
+
+    def predict_uncertainty(self, X: Any) -> Floats:
+        """The score of each row, shape (n,); higher means less trustworthy, and infinite that nothing can be said."""
+        solution, rows = self._asked(X)
+        return solution.judged(rows)[1]
+
+    def predict_uncertainty_per_head(self, X: Any) -> dict[str, Floats]:
+        """The score of each row by each head, on the head's own scale; see Notes."""
+        solution, rows = self._asked(X)
+        return solution.scores(solution.outputs(rows))
+
+    def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
+        """Everything the head says about each row, from one pass.
+
+        What needs a calibration (intervals or sets, confidence, expected error) or a threshold (accepted) is None
+        without.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        coverage : float in (0, 1), default 0.9
+            Of the intervals or sets.
+        """
+        check_number("assess", "coverage", coverage, above=0, below=1)
+        solution, rows = self._asked(X)
+        outputs, uncertainty = solution.judged(rows)
+        judged = self._judged(uncertainty)
+        if judged:
+            judged |= self.target_.limits(outputs, self.calibration_, coverage)
+        return Assessment(
+            value=self.target_.value(outputs),
+            uncertainty=uncertainty,
+            direction_norm=geometry.norm(outputs.direction),
+            magnitude=outputs.magnitude,
+            **self.target_.details(outputs),
+            **judged,
+        )
+
+    def _measure(self, X: Any, y: Any) -> Calibration:
+        solution, rows = self._asked(X)
+        outputs, uncertainty = solution.judged(rows)
+        targets = self.target_.table(self, y)
+        check_same_length(uncertainty, targets)
+        return self.target_.measure(outputs, self.target_.read(targets), uncertainty)
+
+    def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
+        solution, rows = self._asked(X)
+        outputs, uncertainty = solution.judged(rows)
+        return self.target_.value(outputs), uncertainty
+
+    def _asked(self, X: Any) -> tuple[Solution, Floats]:
+        check_fitted(self, "estimator_")
+        return self._solved(), self._rows(X)
+
+    def _splitter(self, y: Any, fraction: float | None) -> Any:
+        model = HCMClassifier if is_classification(y, self.task) else HCMRegressor
+        return model(calibration=self.calibration, random_state=self.random_state)._splitter(y, fraction)
+
+    def _rows(self, X: Any, *, fitting: bool = False) -> Floats:
+        check_no_gradient(X=X)
+        rows = check_rows(self, X, fitting=fitting, allow_nan=False)
+        with own_errors():
+            return np.ascontiguousarray(rows, dtype=np.float64)
+
+    def _identity(self) -> dict[str, Any]:
+        """All that two heads must share for their sums to mean the same."""
+        check_fitted(self, "sums_")
+        sizes = {"number of features": self.n_features_in_, "task": type(self.target_).__name__}
+        return {**sizes, **self.target_.identity, **self.sums_.identity}
+
+
+def _checked_head(what: str, head: Any) -> FrozenHead:
+    if not isinstance(head, FrozenHead):
+        raise InvalidTypeError(f"{what} needs another FrozenHead. Got {type(head).__name__}.")
+    return head

@@ -1,0 +1,178 @@
+"""What the embeddings of numeric targets share: centre, scale and the `mean` decoder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+
+from onsphere._internal.validation import (
+    Floats,
+    check_fitted,
+    check_flag,
+    check_n_outputs,
+    check_option,
+    check_outputs,
+    check_regression_target,
+    check_sample_weight,
+)
+from onsphere.errors import InvalidInputError
+from onsphere.sphere import geometry
+from onsphere.sphere.geometry import Array, SphericalOutput
+
+__all__ = ["RegressionEmbedding", "as_columns"]
+
+
+class RegressionEmbedding(BaseEstimator, ABC):
+    """What the embeddings of numeric targets share: centre, scale and the `mean` decoder.
+
+    Attributes
+    ----------
+    center_ : array of shape (D,)
+        Mean of each output (0 where the target is not standardised).
+    scale_ : array of shape (D,)
+        What each output is divided by: its standard deviation, or 1 for a constant output.
+    spread_ : array of shape (D,)
+        What noise of one standardised unit means for each output: its scale, or 0 for a constant output.
+    n_outputs_ : int
+        D.
+    """
+
+    decoders: ClassVar[tuple[str, ...]] = ("product", "mean")
+    has_magnitude: ClassVar[bool] = True
+
+    standardize: bool
+    center_: Floats
+    scale_: Floats
+    spread_: Floats
+    n_outputs_: int
+
+    def fit(self, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn centre and scale of each output.
+
+        Parameters
+        ----------
+        y : array of shape (n,) or (n, D)
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        self
+        """
+        check_flag(self, "standardize", self.standardize)
+        values = as_columns(check_regression_target(self, y))
+        weights = check_sample_weight(sample_weight, values)
+        self._check_outputs(values.shape[1])
+        self.n_outputs_ = values.shape[1]
+        self.center_ = np.zeros(self.n_outputs_)
+        self.scale_ = self.spread_ = np.ones(self.n_outputs_)
+        if self.standardize:
+            self._standardize(values, weights)
+        return self
+
+    def _standardize(self, values: Floats, weights: Floats | None) -> None:
+        largest = np.maximum(np.abs(values).max(axis=0), np.finfo(np.float64).tiny)
+        shrunk = values / largest  # squares of huge or tiny targets would leave the range of floats
+        center = np.average(shrunk, axis=0, weights=weights)
+        spread = np.sqrt(np.average((shrunk - center) ** 2, axis=0, weights=weights))
+        is_constant = spread <= 1e-12  # what rounding leaves of a constant column
+        self.center_ = center * largest
+        self.scale_ = np.where(is_constant, 1.0, spread * largest)
+        self.spread_ = np.where(is_constant, 0.0, self.scale_)
+
+    def embed(self, y: ArrayLike) -> SphericalOutput:
+        """Place targets on the sphere.
+
+        Parameters
+        ----------
+        y : array of shape (n,) or (n, D)
+
+        Returns
+        -------
+        SphericalOutput
+            With directions of norm 1, and the standardised target as its mean.
+        """
+        check_fitted(self, "scale_")
+        values = as_columns(check_regression_target(self, y))
+        check_n_outputs(self, values, self.n_outputs_)
+        standardized = (values - self.center_) / self.scale_
+        direction, magnitude = self.to_sphere(standardized)
+        return SphericalOutput(direction, magnitude, standardized)
+
+    def decode(self, outputs: SphericalOutput, *, decoder: str = "product") -> Floats:
+        """Turn what a model says into targets, in their own unit.
+
+        Parameters
+        ----------
+        outputs : SphericalOutput
+        decoder : str
+            "product" multiplies direction and magnitude (the paper's), "mean" takes the output that was trained
+            on the target itself, "projective" (Lift only) rescales the direction by the known anchor and needs
+            no magnitude.
+
+        Returns
+        -------
+        array of shape (n, D)
+        """
+        check_fitted(self, "scale_")
+        check_option(self, "decoder", decoder, self.decoders)
+        self._check(outputs)
+        if decoder == "mean":
+            if outputs.mean is None:
+                raise InvalidInputError(
+                    "The 'mean' decoder needs outputs that carry a mean. Got outputs with mean=None. "
+                    "Train the model on the mean as well, or use another decoder."
+                )
+            standardized = outputs.mean
+        else:
+            standardized = self.from_sphere(outputs, decoder=decoder)
+        return standardized * self.scale_ + self.center_
+
+    def sigma(self, outputs: SphericalOutput) -> Floats:
+        """Standard deviation of the noise, in the unit of the target, shape (n, D).
+
+        Only `Torus` tells the outputs apart. The other embeddings see how much the direction as a whole has shrunk:
+        one level, relative to the spread of each output, shared by all of them.
+        """
+        check_fitted(self, "scale_")
+        self._check(outputs)
+        return self.standardized_sigma(outputs) * self.spread_
+
+    @property
+    def unit_(self) -> float:
+        """One standardised unit in the unit of the target: the root mean square of the spreads that are not 0."""
+        return float(geometry.norm(self.spread_)) / max(np.count_nonzero(self.spread_), 1) ** 0.5
+
+    def _check(self, outputs: SphericalOutput) -> None:
+        width = self.direction_width(self.n_outputs_)
+        check_outputs(self, outputs.direction, outputs.mean, width, self.n_outputs_)
+
+    def _check_outputs(self, n_outputs: int) -> None:
+        """Refuse a number of outputs that the embedding has no room for."""
+
+    @abstractmethod
+    def direction_width(self, n_outputs: int) -> int:
+        """How many columns the direction of a target with n_outputs has."""
+
+    @abstractmethod
+    def to_sphere(self, standardized: Array) -> tuple[Array, Array]:
+        """Direction (..., k) and magnitude (...) of standardised targets (..., D); numpy or torch, needs no fit."""
+
+    @abstractmethod
+    def from_sphere(self, outputs: SphericalOutput, *, decoder: str = "product") -> Array:
+        """Standardised targets (..., D) from direction and magnitude; numpy or torch, needs no fit."""
+
+    @abstractmethod
+    def standardized_sigma(self, outputs: SphericalOutput) -> Array:
+        """Standard deviation of the noise in standardised units, (..., D) or (..., 1) if all outputs share it."""
+
+    def standardized_uncertainty(self, outputs: SphericalOutput) -> Array:
+        """The paper's score u of each row, (...), in standardised units; numpy or torch, needs no fit."""
+        return geometry.uncertainty(outputs.direction, outputs.magnitude)
+
+
+def as_columns(y: Floats) -> Floats:
+    return y[:, None] if y.ndim == 1 else y

@@ -1,0 +1,128 @@
+"""Sphere outputs -> uncertainty, one small function each. Higher means less trustworthy.
+
+`signed` and `gini` keep to that only inside the sphere: outside it, where models extrapolate, they fall below zero.
+
+Written on `SphericalOutput` and in standardised units; numpy and torch alike.
+"""
+
+from __future__ import annotations
+
+from array_api_compat import array_namespace
+
+from onsphere.sphere import geometry
+from onsphere.sphere.geometry import Array, SphericalOutput
+
+__all__ = [
+    "anchor_residual",
+    "anchored",
+    "gini",
+    "reference",
+    "reference_confidence",
+    "signed",
+    "uncertainty",
+    "violation",
+]
+
+
+def uncertainty(outputs: SphericalOutput) -> Array:
+    """The paper's score for regression: u = |R|·| ‖d‖ − 1 |, a lower bound of the error (Proposition 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> uncertainty(SphericalOutput(np.array([[0.3, 0.4]]), np.array([4.0])))
+    array([2.])
+    """
+    return geometry.uncertainty(outputs.direction, outputs.magnitude)
+
+
+def violation(outputs: SphericalOutput) -> Array:
+    """The reference code's score for classification: | ‖d‖ − 1 |.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> violation(SphericalOutput(np.array([[0.3, 0.4], [0.0, 1.0]]), np.ones(2)))
+    array([0.5, 0. ])
+    """
+    return geometry.norm_violation(outputs.direction)
+
+
+def signed(outputs: SphericalOutput) -> Array:
+    """Which side of the sphere: s = 1 − ‖d‖.
+
+    Above zero the target is ambiguous. Below zero the direction overshoots, which no conditional mean can do, so
+    the model extrapolates; where that matters, use `violation`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> signed(SphericalOutput(np.array([[0.3, 0.4], [0.0, 1.5]]), np.ones(2)))
+    array([ 0.5, -0.5])
+    """
+    return 1.0 - geometry.norm(outputs.direction)
+
+
+def anchor_residual(outputs: SphericalOutput, anchor: float) -> Array:
+    """An error seen without a label, for lifted targets: a = |R·d_{D+1} − c|.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> anchor_residual(SphericalOutput(np.array([[0.0, 1.0]]), np.array([4.0])), 3.0)
+    array([1.])
+    """
+    xp = array_namespace(outputs.direction, outputs.magnitude)
+    return xp.abs(outputs.magnitude * outputs.direction[..., -1] - anchor)
+
+
+def anchored(outputs: SphericalOutput, anchor: float) -> Array:
+    """`uncertainty` plus `anchor_residual`, for lifted targets: u + a. Sees a shift of the input better than u.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> anchored(SphericalOutput(np.array([[0.0, 0.5]]), np.array([4.0])), 3.0)
+    array([3.])
+    """
+    return uncertainty(outputs) + anchor_residual(outputs, anchor)
+
+
+def gini(outputs: SphericalOutput) -> Array:
+    """Gini impurity 1 − ‖d‖² of a direction that estimates class probabilities: the plain baseline beside HCM.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> gini(SphericalOutput(np.array([[0.5, 0.5], [1.0, 0.0]]), np.ones(2)))
+    array([0.5, 0. ])
+    """
+    length = geometry.norm(outputs.direction)
+    return (1.0 - length) * (1.0 + length)
+
+
+def reference_confidence(outputs: SphericalOutput) -> Array:
+    """The reference code's confidence on CIFAR-10: exp(1 − n) for n = ‖d‖ ≥ 1, exp(1 − 1/n) for n < 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> reference_confidence(SphericalOutput(np.array([[0.0, 1.0], [0.0, 0.5], [0.0, 0.0]]), np.ones(3))).round(3)
+    array([1.   , 0.368, 0.   ])
+    """
+    xp = array_namespace(outputs.direction)
+    # The smallest normal number has a finite inverse, and a confidence of 0.
+    length = xp.clip(geometry.norm(outputs.direction), float(xp.finfo(outputs.direction.dtype).smallest_normal), None)
+    return xp.exp(1.0 - xp.where(length < 1, 1.0 / length, length))
+
+
+def reference(outputs: SphericalOutput) -> Array:
+    """`reference_confidence` turned round, so that higher means less trustworthy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> reference(SphericalOutput(np.array([[0.0, 1.0], [0.0, 0.0]]), np.ones(2)))
+    array([0., 1.])
+    """
+    return 1.0 - reference_confidence(outputs)

@@ -1,0 +1,178 @@
+"""Backbones by name, each with the steps that let it take any table; and which is the best for one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+
+from onsphere._internal.validation import check_option
+from onsphere.calibration import rows_needed
+from onsphere.errors import InvalidInputError
+from onsphere.evaluation import Split, measured
+from onsphere.models import HCMClassifier, HCMRegressor
+from onsphere.models.backbone import default_backbone
+from onsphere.table.columns import Column
+from onsphere.table.encoder import TableEncoder
+
+__all__ = ["BACKBONES", "can_choose", "choose_backbone", "table_model"]
+
+N_FOLDS = 3
+_N_COMPARED = 3_000  # rows, at most, to choose by
+_N_PARTS = 4  # of which one calibrates
+
+
+def _extra_trees() -> list[tuple[str, Any]]:
+    return [("trees", default_backbone())]
+
+
+def _boosting() -> list[tuple[str, Any]]:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return [("boosting", HistGradientBoostingRegressor(max_iter=200, learning_rate=0.06, max_leaf_nodes=15))]
+
+
+def _network() -> list[tuple[str, Any]]:
+    from sklearn.neural_network import MLPRegressor
+
+    return [
+        *_filled_and_scaled(),
+        ("network", MLPRegressor(hidden_layer_sizes=(128, 64), early_stopping=True, max_iter=400)),
+    ]
+
+
+def _kernel() -> list[tuple[str, Any]]:
+    from sklearn.kernel_approximation import Nystroem
+    from sklearn.linear_model import RidgeCV
+
+    return [*_filled_and_scaled(), ("kernel", Nystroem(n_components=300)), ("ridge", RidgeCV(np.logspace(-6, 2, 9)))]
+
+
+def _filled_and_scaled() -> list[tuple[str, Any]]:
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    return [("fill", SimpleImputer(strategy="median", keep_empty_features=True)), ("scale", StandardScaler())]
+
+
+BACKBONES: dict[str, Callable[[], list[tuple[str, Any]]]] = {
+    "extra-trees": _extra_trees,
+    "hist-gradient-boosting": _boosting,
+    "mlp": _network,
+    "kernel": _kernel,
+}
+
+
+def table_model(
+    backbone: str, columns: Sequence[Column], *, classes: bool, calibration: Any = None, random_state: int | None = 0
+) -> HCMClassifier | HCMRegressor:
+    """A model for tables with these columns, not yet fitted.
+
+    Examples
+    --------
+    >>> table_model("kernel", [Column("size", "number")], classes=False).estimator.steps[0]
+    ('columns', TableEncoder(columns=(Column(name='size', kind='number', ...),)))
+    """
+    check_option("table_model", "backbone", backbone, list(BACKBONES))
+    pipeline = Pipeline([("columns", TableEncoder(tuple(columns))), *BACKBONES[backbone]()])
+    kind = HCMClassifier if classes else HCMRegressor
+    return kind(pipeline, calibration=calibration, random_state=random_state)
+
+
+def can_choose(n_rows: int, coverage: float) -> bool:
+    """Whether there are rows enough to train, calibrate and judge on a fold.
+
+    Examples
+    --------
+    >>> can_choose(40, 0.9), can_choose(60, 0.9)
+    (False, True)
+    """
+    return n_rows * (N_FOLDS - 1) // N_FOLDS // _N_PARTS >= rows_needed(coverage)
+
+
+def choose_backbone(
+    X: Any,
+    y: Any,
+    columns: Sequence[Column],
+    *,
+    classes: bool,
+    coverage: float,
+    random_state: int,
+    report: Callable[[str], None],
+) -> tuple[str, list[dict[str, Any]]]:
+    """The backbone with the best cross-validated score, and the scores of all.
+
+    Numbers are judged by the Winkler score of conformal intervals (for several outputs in units of their spread, on
+    average), classes by the Brier score; lower is better for both.
+    """
+    folds = _folds(y, classes, random_state)
+    table: list[dict[str, Any]] = []
+    for name in BACKBONES:
+        report(f"trying {name}")
+        try:
+            figures = [_judged(name, X, y, columns, fold, classes, coverage, random_state) for fold in folds]
+        except InvalidInputError as error:
+            table.append({"backbone": name, "failed": str(error)})
+            continue
+        means = {column: float(np.mean([row[column] for row in figures])) for column in figures[0]}
+        table.append({"backbone": name, **means})
+    criterion = "Brier" if classes else "Winkler"
+    tried = [row for row in table if criterion in row]
+    if not tried:
+        raise InvalidInputError(f"Expected a backbone that can learn this table. Got: {table[0]['failed']}")
+    best = min(tried, key=lambda row: row[criterion])
+    return best["backbone"], table
+
+
+def _folds(y: Any, classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:
+    """Rows to train, calibrate and judge on; each class is in all of them, or was too rare and is in none."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    rows = np.random.RandomState(random_state).permutation(len(y))[:_N_COMPARED]
+    target = np.asarray(y)
+    if classes:
+        labels, counts = np.unique(target[rows], return_counts=True)
+        rows = rows[np.isin(target[rows], labels[counts >= N_FOLDS])]
+    splitter = StratifiedKFold if classes else KFold
+    folds: list[tuple[Any, Any, Any]] = []
+    for kept, test in splitter(N_FOLDS).split(rows, target[rows]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a class with fewer rows than parts
+            n_parts = min(_N_PARTS, np.unique(target[rows[kept]], return_counts=True)[1].max()) if classes else _N_PARTS
+            train, held = next(splitter(n_parts).split(kept, target[rows[kept]]))
+        folds.append((rows[kept[train]], rows[kept[held]], rows[test]))
+    return folds
+
+
+def _judged(
+    name: str,
+    X: Any,
+    y: Any,
+    columns: Sequence[Column],
+    fold: tuple[Any, Any, Any],
+    classes: bool,
+    coverage: float,
+    random_state: int,
+) -> dict[str, float]:
+    # In units of the spread of each output, so that no output outweighs the others.
+    target = np.asarray(y) if classes else _standardized(np.asarray(y, dtype=np.float64), fold[0])
+    model = table_model(name, columns, classes=classes, random_state=random_state)
+    parts = Split(*((_safe_indexing(X, rows), target[rows]) for rows in fold))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said of the chosen one when it is fitted
+        row, answer = measured(model, parts, coverage, plain_seconds=None)
+    figures = {"error": row["error"], "Spearman": row.get("Spearman", 0.0), "coverage": row["coverage"]}
+    if classes:
+        truth = target[fold[2]][:, None] == model.classes_  # type: ignore[reportAttributeAccessIssue]
+        # By hand, because a class may be too rare to be in every fold.
+        return figures | {"Brier": float(np.mean(np.sum((answer.probabilities - truth) ** 2, axis=1)))}
+    return figures | {"width": row["width"], "Winkler": row["Winkler"]}
+
+
+def _standardized(target: Any, kept: Any) -> Any:
+    spread = target[kept].std(axis=0)
+    return (target - target[kept].mean(axis=0)) / np.where(spread == 0, 1.0, spread)

@@ -1,0 +1,88 @@
+"""The command line, as a person or a script meets it."""
+
+import importlib
+import io
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from onsphere import cli, demo
+from onsphere.cli import info
+
+
+def run(*arguments, **environment):
+    return CliRunner(env={"COLUMNS": "200", **environment}).invoke(cli.app, arguments)
+
+
+def assert_told(result, code, words):
+    """One line on stderr, nothing on stdout."""
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(["prdeict"], "No such command 'prdeict'"), (["info", "--wrong"], "--wrong")]
+)
+def test_a_mistake_is_told_in_one_line(arguments, words):
+    assert_told(run(*arguments), 2, words)
+
+
+def test_a_fault_of_ours_is_told_in_one_line_too(monkeypatch):
+    def fail():
+        raise RuntimeError("nobody thought\nof this")
+
+    monkeypatch.setattr(info, "installation", fail)
+    assert_told(run("info"), 1, "please report it: RuntimeError: nobody thought of this")
+
+
+def test_without_typer_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"needs typer and rich\. Install it with: pip install 'onsphere\[cli\]'"):
+        importlib.reload(cli)
+
+
+def test_without_a_command_there_is_help():
+    result = run()
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in ("fit", "predict", "demo", "info"))
+    assert "--target" in run("fit", "--help").stdout
+
+
+def test_demo_runs_the_demo(monkeypatch):
+    monkeypatch.setattr(demo, "main", lambda: print("the demo"))
+    result = run("demo")
+    assert (result.exit_code, result.output) == (0, "the demo\n")
+
+
+def test_info_shows_versions_and_extras():
+    result = run("info")
+    assert result.exit_code == 0
+    assert "onsphere 0" in result.stdout
+    assert "│ torch " in result.stdout
+
+
+def test_the_script_is_this_module(monkeypatch, capsys):
+    project = Path(cli.__file__).parents[3] / "pyproject.toml"
+    assert tomllib.loads(project.read_text())["project"]["scripts"] == {"onsphere": "onsphere.cli:main"}
+    monkeypatch.setattr(sys, "argv", ["onsphere", "info"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert "extra" in capsys.readouterr().out
+
+
+def test_the_package_runs_as_a_script_too_and_takes_any_stream(monkeypatch):
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "argv", ["onsphere", "info"])
+    monkeypatch.setattr(sys, "stdout", printed)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("onsphere.cli.__main__", run_name="__main__")
+    assert ended.value.code == 0
+    assert "extra" in printed.getvalue()

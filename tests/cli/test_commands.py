@@ -1,0 +1,621 @@
+"""fit, predict, evaluate, report and compare on the command line, as a person or a script meets them."""
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from onsphere import HCMRegressor, InvalidInputError, OnsphereWarning, cli, load
+from onsphere.calibration import covered_share_range
+from onsphere.cli import console
+from onsphere.cli import table as table_commands
+from onsphere.persistence import read_manifest
+from onsphere.report.parts import number
+from onsphere.table import BACKBONES, backbone_choice, read_table
+from onsphere.table import compare as comparing
+from onsphere.table.model_file import described_columns
+
+
+def run(*arguments, **environment):
+    return CliRunner(env={"COLUMNS": "160", **environment}).invoke(cli.app, [str(each) for each in arguments])
+
+
+def assert_told(result, words, code=2):
+    """One line on stderr, nothing on stdout."""
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, house_model, houses):
+    """houses.csv, model.onsphere and rows that it has not seen, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("houses.csv", "model.onsphere"):
+        shutil.copy(house_model / name, tmp_path / name)
+    houses(80, 1).to_csv("fresh.csv", index=False)
+    return tmp_path
+
+
+# --- one command, as a new user gives it ---
+
+
+def test_one_command_gives_a_model_a_report_and_predictions_that_keep_their_promise(tmp_path, monkeypatch, houses):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(backbone_choice, "BACKBONES", {name: BACKBONES[name] for name in ("kernel",)})
+    houses(560, 2).to_csv("data.csv", index=False)
+    result = run("fit", "data.csv", "--target", "price", "--task", "auto", "--save", "m.onsphere", "--report", "r.html")
+    assert (result.exit_code, result.stderr) == (0, "")
+    for words in (
+        "regression: price has",
+        "│ house_id │ key      │ different in every row │",
+        "│ country  │ unused   │ constant               │",
+        "Backbones by cross-validation; taken: kernel",
+        "intervals hold the truth",
+        "save: m.onsphere\nreport: r.html\n",
+    ):
+        assert words in result.stdout
+    assert "</html>" in (tmp_path / "r.html").read_text()
+    fresh = houses(1000, 3)
+    fresh.drop(columns="price").to_csv("fresh.csv", index=False)
+    result = run("predict", "m.onsphere", "fresh.csv", "--out", "p.csv")
+    assert (result.exit_code, result.stderr) == (0, "")
+    answers = read_table("p.csv")
+    assert list(answers) == ["house_id", "value", "uncertainty", "lower", "upper", "confidence", "accepted"]
+    assert result.stdout == f"1,000 rows, {answers['accepted'].sum():,} accepted. Written to p.csv\n"
+    covered = np.mean((answers["lower"] <= fresh["price"]) & (fresh["price"] <= answers["upper"]))
+    # 560 rows: 112 are kept out, and a quarter of the others calibrates. Once in a hundred times it would lie outside.
+    low, high = covered_share_range(1000, 112, 0.9, level=0.01)
+    assert low <= covered <= high
+
+
+def test_classes_by_the_command_line(tmp_path, monkeypatch, houses):
+    monkeypatch.chdir(tmp_path)
+    frame = houses(240, 0).assign(kind=lambda rows: np.where(rows["price"] > 700, "07", "cheap")).drop(columns="price")
+    frame[:160].to_csv("data.csv", index=False)
+    frame[160:].to_csv("fresh.csv", index=False)
+    result = run("fit", "data.csv", "-t", "kind", "--backbone", "kernel", "--save", "m.onsphere", "--report", "r.html")
+    assert result.exit_code == 0, result.stderr
+    assert "classification: kind is text with 2 different values." in result.stdout
+    assert "classes in a set" in result.stdout
+    figures = json.loads(run("evaluate", "m.onsphere", "fresh.csv", "--json").stdout)
+    assert figures["rows"] == 80
+    assert figures["error"] < 0.3
+    # A class that looks like a number is the same class in a file where all do.
+    only = frame[160:][frame[160:]["kind"] == "07"]
+    only.to_csv("only.csv", index=False)
+    only.to_parquet("only.parquet")
+    assert (
+        run("evaluate", "m.onsphere", "only.csv", "--json").stdout
+        == run("evaluate", "m.onsphere", "only.parquet", "--json").stdout
+    )
+    assert json.loads(run("evaluate", "m.onsphere", "only.csv", "--json").stdout)["error"] < 0.5
+
+
+def test_classes_that_are_numbers_are_told_from_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=80)
+    frame = pd.DataFrame({"x": x, "w": x**2, "y": (x > 0).astype(int)})
+    frame.to_csv("data.csv", index=False)
+    assert run("fit", "data.csv", "-t", "y", "--backbone", "kernel", "--save", "m", "--quiet").exit_code == 0
+    frame.loc[0, "y"] = None
+    frame.to_csv("gaps.csv", index=False)
+    result = run("evaluate", "m", "gaps.csv")
+    assert (result.exit_code, result.stderr) == (0, "1 rows without y are left out.\n")
+    frame.assign(y=frame["y"].fillna(0.0)).to_parquet("whole.parquet")
+    assert run("evaluate", "m", "whole.parquet").stderr == ""
+    frame.assign(y=[*frame["y"][:-1], 2.5]).to_csv("half.csv", index=False)
+    assert_told(run("evaluate", "m", "half.csv"), "Expected classes such as 0 in y. Got 2.5 in row 79 ")
+    pd.DataFrame({"x": x, "w": x**2, "y": [*range(70), *[7] * 10]}).to_csv("more.csv", index=False)
+    told = "78 rows have a class the model was not fitted on: 2, 3, 4, 5, 6 ….\n"
+    assert run("evaluate", "m", "more.csv").stderr == told
+    assert run("report", "m", "more.csv").stderr == told
+    frame.assign(y="yes").to_csv("words.csv", index=False)
+    assert_told(run("evaluate", "m", "words.csv"), "Expected classes such as 0 in y. Got 'yes'")
+
+
+def test_several_targets_by_the_command_line(folder, houses):
+    frame = houses(120, 0)
+    frame["tax"] = frame["price"] * 0.2 + frame["rooms"]
+    frame.to_csv("two.csv", index=False)
+    options = ("--target", "price", "--target", "tax", "--backbone", "kernel", "--save", "two.onsphere", "--json")
+    summary = json.loads(run("fit", "two.csv", *options).stdout)
+    assert (summary["targets"], summary["save"], summary["report"]) == (["price", "tax"], "two.onsphere", None)
+    assert run("predict", "two.onsphere", "fresh.csv").stdout.startswith(
+        '"house_id","value_price","value_tax","uncertainty"'
+    )
+    figures = json.loads(run("evaluate", "two.onsphere", "two.csv", "--json").stdout)["targets"]
+    assert list(figures) == ["price", "tax"]
+    assert figures["tax"]["width"] < figures["price"]["width"]
+    shown = run("evaluate", "two.onsphere", "two.csv").stdout
+    for each in figures.values():
+        assert f"off by {each['mean_absolute_error']:.4g} on average" in shown
+        assert f" {each['width']:.4g} " in shown
+
+
+# --- what is printed ---
+
+
+def test_json_is_all_that_is_printed(folder, monkeypatch):
+    monkeypatch.setattr(comparing, "BACKBONES", {"kernel": BACKBONES["kernel"]})
+    monkeypatch.setattr(comparing, "find_spec", lambda name: None)
+    commands = {
+        ("fit", "houses.csv", "-t", "price", "--backbone", "kernel", "--shifted", "fresh.csv"): {
+            "task",
+            "figures",
+            "columns",
+        },
+        ("predict", "model.onsphere", "fresh.csv", "--out", "p.csv"): {"rows", "accepted", "out"},
+        ("evaluate", "model.onsphere", "fresh.csv"): {"rows", "coverage", "error"},
+        ("report", "model.onsphere", "fresh.csv", "--shifted", "houses.csv"): {"rows", "report"},
+        ("compare", "houses.csv", "-t", "price", "--shifted", "fresh.csv"): {"rows", "failures"},
+        ("info",): {"versions", "extras"},
+    }
+    for command, names in commands.items():
+        result = run(*command, "--json", FORCE_COLOR="1")
+        assert (result.exit_code, result.stderr) == (0, ""), command
+        assert names <= set(json.loads(result.stdout, parse_constant=pytest.fail))
+
+
+def test_quiet_prints_nothing(folder, monkeypatch):
+    monkeypatch.setattr(table_commands, "compare_table", lambda *_, **__: None)
+    for command in (
+        ("fit", "houses.csv", "-t", "price", "--backbone", "kernel"),
+        ("predict", "model.onsphere", "fresh.csv", "--out", "p.csv"),
+        ("evaluate", "model.onsphere", "fresh.csv"),
+        ("report", "model.onsphere", "fresh.csv"),
+        ("compare", "houses.csv", "-t", "price"),
+    ):
+        result = run(*command, "--quiet", FORCE_COLOR="1")
+        assert (result.exit_code, result.output) == (0, ""), command
+
+
+def test_a_model_that_is_not_kept_is_told(folder):
+    result = run("fit", "houses.csv", "-t", "price", "--backbone", "kernel")
+    assert result.stderr == "The model was not kept; add --save model.onsphere to use it.\n"
+
+
+def test_a_terminal_sees_what_is_being_done(folder):
+    result = run("evaluate", "model.onsphere", "fresh.csv", FORCE_COLOR="1")
+    assert "evaluate" in result.stderr
+    assert "reading" not in result.stdout
+
+
+def test_report_and_evaluate_tell_what_they_left_out(folder, houses):
+    frame = houses(60, 4)
+    frame.loc[:9, "price"] = None
+    frame.to_csv("gaps.csv", index=False)
+    result = run("evaluate", "model.onsphere", "gaps.csv", "--coverage", "0.8")
+    assert (result.exit_code, result.stderr) == (0, "10 rows without price are left out.\n")
+    assert "of 80.0% asked" in result.stdout
+    result = run("report", "model.onsphere", "gaps.csv", "--out", "r.html")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        0,
+        "report: r.html\n",
+        "10 rows without price are left out.\n",
+    )
+    assert "</html>" in (folder / "r.html").read_text()
+
+
+def test_without_a_threshold_nothing_is_said_of_accepted_rows(folder):
+    model = load("model.onsphere").set_threshold(None)
+    model.save("undecided.onsphere", summary=read_manifest("model.onsphere")["summary"])
+    result = run("evaluate", "undecided.onsphere", "fresh.csv")
+    assert "intervals hold the truth" in result.stdout
+    assert "accepted" not in result.stdout
+
+
+def test_methods_are_compared_in_a_table_and_failures_are_told(folder, monkeypatch):
+    rows = [{"method": "[red]HCM", "error": 0.123456}, {"method": "other", "error": None}]
+    made = comparing.Comparison(rows, {"mlp": "it did not learn"})
+    monkeypatch.setattr(table_commands, "compare_table", lambda *_, **__: made)
+    result = run("compare", "houses.csv", "--target", "price")
+    assert result.stdout.startswith("houses.csv: price")
+    assert "│ [red]HCM │ 0.1235 │" in result.stdout
+    assert "│ other    │ –      │" in result.stdout
+    assert result.stderr == "mlp failed: it did not learn\n"
+
+
+def test_names_that_look_like_marks_are_printed_as_they_are(folder, houses):
+    frame = houses(60, 0).rename(columns={"size": "[/bold]", "rooms": "[red]", "price": "[link=x]"})
+    frame.to_csv("odd[bold].csv", index=False)
+    result = run("fit", "odd[bold].csv", "-t", "[link=x]", "--backbone", "kernel")
+    assert result.exit_code == 0, result.stderr
+    assert "│ [/bold] " in result.stdout
+    assert "│ [red] " in result.stdout
+
+
+def test_warnings_are_sentences(folder, monkeypatch):
+    def warn(*_, **__):
+        import warnings
+
+        warnings.warn("Take care.", OnsphereWarning, stacklevel=1)
+        return {"rows": 1, "accepted": 1}
+
+    monkeypatch.setattr(table_commands, "predict_file", warn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.filters", [("always", None, Warning, None, 0)])
+        result = run("predict", "model.onsphere", "fresh.csv", "--out", "p.csv")
+    assert (result.exit_code, result.stderr) == (0, "Take care.\n")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
+def test_predictions_are_the_same_in_every_format(folder, suffix):
+    assert run("predict", "model.onsphere", "fresh.csv", "--out", f"p.{suffix}").exit_code == 0
+    printed = run("predict", "model.onsphere", "fresh.csv").stdout
+    (folder / "printed.csv").write_text(printed)
+    pd.testing.assert_frame_equal(read_table(f"p.{suffix}"), read_table("printed.csv"), check_exact=True)
+
+
+# --- rules ---
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ([], "AcceptShare(q=0.95)"),
+        (["--accept", "0.8"], "AcceptShare(q=0.8)"),
+        (["--tolerance", "50"], "Tolerance(epsilon=50.0"),
+        (["--risk", "0.2", "--tolerance", "100"], "MaxErrorRate(max_error=0.2, delta=0.05, tolerance=100.0"),
+    ],
+)
+def test_the_rule_as_asked(options, rule):
+    made = table_commands._rule(
+        *(
+            float(options[options.index(name) + 1]) if name in options else None
+            for name in ("--accept", "--tolerance", "--risk")
+        )
+    )
+    assert rule.startswith("AcceptShare(q=0.95)") if made is None else repr(made).startswith(rule)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--accept", "2"], "'--accept' parameter"),
+        (["--risk", "0"], "'--risk' parameter"),
+        (["--tolerance", "-1"], "'--tolerance' parameter"),
+        (["--accept", "0.9", "--tolerance", "1"], "Expected --accept or --tolerance. Got both"),
+        (["--accept", "0.9", "--risk", "0.1"], "Expected --accept or --risk. Got both"),
+        (["--risk", "0.1"], "Expected --tolerance beside --risk for numbers"),
+        (["--ignore", "price"], "Expected price to be predicted, or left out by --key or --ignore. Got both"),
+        (["--key", "price"], "Expected price to be predicted, or left out by --key or --ignore. Got both"),
+        (["--accept", "much"], "'--accept'"),
+        (["--seed", "-1"], "'--seed' parameter"),
+        (["--coverage", "1.5"], "'--coverage' parameter"),
+        (["--backbone", "oak"], "'--backbone' parameter"),
+        (["--task", "guess"], "'--task' parameter"),
+        (["--delimiter", ";;"], "a delimiter of one character"),
+        (["--key", "nothing"], "Expected a column nothing"),
+        (["--ignore", "hous_id"], "Did you mean house_id?"),
+        (["--target", "price"], "once. Got price, price"),
+        (["--shifted", "nothing.csv"], "nothing.csv, which does not exist"),
+        (["--save", "houses.csv"], "Got houses.csv for both"),
+        (["--report", "houses.csv"], "Got houses.csv for both"),
+        (["--save", "a", "--report", "./a"], "Got a for both"),
+        (["--save", "no/such/folder/m"], "Expected to write no/such/folder/m"),
+        (["--report", "."], "it is a folder"),
+        (["--save", "/dev/null"], "it is no ordinary file"),
+        (["--wrong"], "--wrong"),
+    ],
+)
+def test_a_mistake_in_fit_is_told_before_the_work(folder, options, words):
+    before = contents(folder)
+    assert_told(run("fit", "houses.csv", "--target", "price", *options), words)
+    assert contents(folder) == before
+
+
+# --- bad input ---
+
+
+def bad_files(houses):
+    frame = houses(60, 0)
+    header, rest = frame.to_csv(index=False).split("\n", 1)
+    return {
+        "no target": (frame.drop(columns="price"), "Expected a column price. Got the columns house_id"),
+        "all missing": (frame.assign(price=None), "Got none: every value is missing"),
+        "delimiter": (frame.to_csv(index=False, sep="^"), "that the delimiter is right (--delimiter)"),
+        "mixed": (frame.assign(price=[*frame["price"].astype(str)[:-1], "n.a."]), "Got 'n.a.' in row 59"),
+        "duplicate": (header.replace("rooms", "size") + "\n" + rest, "more than one column named size"),
+        "empty": ("", "which is empty"),
+        "blank": ("\n\n\n", "which holds no text"),
+        "header": (header, "which has a header and no rows"),
+        "one row": (frame[:1], "Expected at least 20 rows"),
+        "ragged": (header + "\n1,2\n" + rest, "columns, got 2"),
+        "binary": (header + "\n\0\n", "which is none of them"),
+        "infinite": (frame.assign(size=[*frame["size"][:-1], np.inf]), "in the column size. Got inf in row 59"),
+        "dates": (frame.assign(price=frame["sold"]), "Expected finite numbers in the target price. Got Timestamp"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", sorted(bad_files(lambda n, seed: pd.DataFrame({"price": [1.0], "rooms": 1, "size": 1.0, "sold": "x"})))
+)
+def test_a_bad_table_is_told_and_nothing_is_written(folder, houses, name):
+    content, words = bad_files(houses)[name]
+    text = content if isinstance(content, str) else content.to_csv(index=False)
+    (folder / "bad.csv").write_text(text)
+    (folder / "report.html").write_text("old")
+    before = contents(folder)
+    options = ("--save", "new.onsphere", "--report", "report.html", "--backbone", "kernel")
+    assert_told(run("fit", "bad.csv", "--target", "price", *options), words)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("predict", "houses.csv", "fresh.csv"), "cannot be read as one"),
+        (("predict", "nothing.onsphere", "fresh.csv"), "which does not exist"),
+        (("predict", ".", "fresh.csv"), "which is a folder"),
+        (("predict", "python.onsphere", "fresh.csv"), "which was saved in Python"),
+        (("predict", "zip.onsphere", "fresh.csv"), "Expected an unharmed file"),
+        (("predict", "model.onsphere", "."), "which is a folder"),
+        (("predict", "model.onsphere", "nothing.csv"), "which does not exist"),
+        (("predict", "model.onsphere", "model.onsphere"), "which is none of them"),
+        (("predict", "model.onsphere", "lacking.csv"), "Expected the column(s) size in lacking.csv"),
+        (("predict", "model.onsphere", "words.csv"), "in the column size of words.csv. Got 'large' in row 0 "),
+        (("predict", "model.onsphere", "infinite.csv"), "in the column size. Got inf in row 79 "),
+        (("evaluate", "model.onsphere", "infinite.csv"), "in the column size. Got inf in row 79 "),
+        (("report", "model.onsphere", "fresh.csv", "--shifted", "infinite.csv"), "Got inf in row 79 "),
+        (("monitor", "model.onsphere", "infinite.csv"), "in the column size. Got inf in row 79 "),
+        (("predict", "model.onsphere", "fresh.csv", "--json"), "Expected --out with --json"),
+        (("predict", "model.onsphere", "fresh.csv", "--quiet"), "Expected --out with --quiet"),
+        (("predict", "nothing.onsphere", "fresh.csv", "--out", "p.xlsx"), "whose name ends in .csv"),
+        (("predict", "model.onsphere", "fresh.csv", "--coverage", "2"), "'--coverage' parameter"),
+        (("predict", "model.onsphere", "fresh.csv", "--out", "p.xlsx"), "whose name ends in .csv"),
+        (("predict", "model.onsphere", "fresh.csv", "--out", "fresh.csv"), "Got fresh.csv for both"),
+        (("predict", "model.onsphere", "fresh.csv", "--out", "model.onsphere"), "Got model.onsphere for both"),
+        (("predict", "model.onsphere", "fresh.csv", "--out", "no/p.csv"), "Expected to write no/p.csv"),
+        (("predict", "model.onsphere", "fresh.csv", "--coverage", "0.9999"), "needs at least 10000 calibration rows"),
+        (("evaluate", "model.onsphere", "lacking.csv"), "Expected the column(s) size in lacking.csv"),
+        (("evaluate", "model.onsphere", "untold.csv"), "Expected the column(s) price in untold.csv"),
+        (("evaluate", "model.onsphere", "gone.csv"), "Expected rows with price. Got none"),
+        (("report", "model.onsphere", "fresh.csv", "--out", "."), "it is a folder"),
+        (("report", "model.onsphere", "fresh.csv", "--shifted", "lacking.csv"), "Expected the column(s) size"),
+        (("compare", "houses.csv", "--target", "price", "--shifted", "lacking.csv"), "Expected the column(s) size"),
+        (("compare", "houses.csv", "--target", "prize"), "Did you mean price?"),
+        (("fit", "houses.csv"), "--target"),
+        (("fit", "houses.csv", "--target", "price", "--shifted", "lacking.csv"), "Expected the column(s) size"),
+    ],
+)
+def test_bad_files_are_told_and_nothing_is_written(folder, houses, command, words):
+    fresh = houses(80, 1)
+    fresh.drop(columns="size").to_csv("lacking.csv", index=False)
+    fresh.drop(columns="price").to_csv("untold.csv", index=False)
+    fresh.assign(price=None).to_csv("gone.csv", index=False)
+    fresh.assign(size=[*fresh["size"][:-1], np.inf]).to_csv("infinite.csv", index=False)
+    fresh.assign(size="large").to_csv("words.csv", index=False)
+    HCMRegressor(random_state=0).fit(np.arange(8.0)[:, None], np.arange(8.0)).save("python.onsphere")
+    with zipfile.ZipFile("zip.onsphere", "w") as archive:
+        archive.writestr("a.txt", "a")
+    before = contents(folder)
+    assert_told(run(*command), words)
+    assert contents(folder) == before
+
+
+def mangled(path, change):
+    """The model of a file, with another summary in its manifest."""
+    with zipfile.ZipFile("model.onsphere") as old, zipfile.ZipFile(path, "w") as new:
+        manifest = json.loads(old.read("manifest.json"))
+        change(manifest["summary"])
+        new.writestr("manifest.json", json.dumps(manifest))
+        new.writestr("model.skops", old.read("model.skops"))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("columns", [None, 3, ["size"], [], [{"name": "size"}]]),
+        ("targets", [None, 3, [], [3]]),
+        ("coverage", [None, "0.9", 2.0]),
+        ("task", [None, ["regression"], "guess", "classification"]),
+        ("n_rows", [None, {"train": 3}]),
+        ("notes", [None]),
+        ("why", [None]),
+        ("backbone", [None]),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_told(folder, name, values):
+    told = "Expected a model fitted on a table by `onsphere fit`. Got bad.onsphere, which "
+    mangled("bad.onsphere", lambda summary: summary.pop(name))
+    assert_told(run("predict", "bad.onsphere", "fresh.csv"), told)
+    for value in values:
+        mangled("bad.onsphere", lambda summary, value=value: summary.update({name: value}))
+        assert_told(run("predict", "bad.onsphere", "fresh.csv"), told)
+
+
+def test_a_model_that_is_not_of_a_table_is_told(folder):
+    summary = read_manifest("model.onsphere")["summary"]
+    HCMRegressor(random_state=0).fit(np.arange(8.0)[:, None], np.arange(8.0)).save("bad.onsphere", summary=summary)
+    assert_told(run("predict", "bad.onsphere", "fresh.csv"), "which holds another model than it says")
+    model = load("model.onsphere")
+    model.calibration_ = None
+    model.threshold_ = model._rule = None
+    model.save("bad.onsphere", summary=summary)
+    assert_told(run("predict", "bad.onsphere", "fresh.csv"), "which holds another model than it says")
+
+
+def test_columns_that_a_file_alone_says_are_checked(folder):
+    path, summary = Path("model.onnx"), read_manifest("model.onsphere")["summary"]
+    assert [column.name for column in described_columns(path, summary)] == [each["name"] for each in summary["columns"]]
+    day = {"name": "a", "kind": "date", "date_format": "%q"}
+    for strange in ([{"name": "a"}], [{"name": "a", "kind": "colour"}], [{"name": 1, "kind": "number"}], [day], []):
+        with pytest.raises(InvalidInputError, match=r"Got model\.onnx, which does not say what it should of: columns"):
+            described_columns(path, summary | {"columns": strange})
+
+
+def test_the_words_of_a_rule_are_those_of_the_options(folder):
+    command = ("fit", "houses.csv", "-t", "price", "--backbone", "kernel")
+    for options, words in {
+        ("--accept", "0.999999"): "--accept 0.999999 needs at least 999,999 calibration rows. Got 208. Accept",
+        ("--tolerance", "1e-9"): "--tolerance 1e-09 accepts none of the 208 calibration rows, whose uncertainty runs",
+        ("--risk", "0.001", "--tolerance", "0.1"): "--risk 0.001 can be kept by no threshold on the 208 calibration",
+    }.items():
+        assert_told(run(*command, *options), words)
+    assert "--tolerance 1e+09 accepts all of the 208 calibration" in run(*command, "--tolerance", "1e9").stdout
+
+
+def test_dates_and_numbers_that_came_as_text_are_reported_as_such(folder, houses):
+    frame = houses(200, 1)
+    frame["sold"] = pd.to_datetime(frame["sold"]).dt.strftime("%d.%m.%Y")
+    frame["size"] = frame["size"].astype(str).where(frame.index % 7 > 0, "unknown")
+    frame.to_csv("german.csv", index=False)
+    options = ("--backbone", "kernel", "--save", "german.onsphere", "--report", "r.html", "--shifted", "german.csv")
+    result = run("fit", "german.csv", "-t", "price", *options)
+    assert "dates read as %d.%m.%Y" in result.stdout
+    assert "1 of dates" in (folder / "r.html").read_text()
+    n_numbers = re.search(r"\((\d) of numbers", (folder / "r.html").read_text())[1]
+    run("report", "german.onsphere", "german.csv", "--out", "again.html", "--shifted", "german.csv")
+    page = (folder / "again.html").read_text()
+    assert f"({n_numbers} of numbers" in page
+    assert "1 of dates" in page
+
+
+def test_rows_of_a_report_are_called_by_their_keys(folder, houses):
+    run("report", "model.onsphere", "fresh.csv", "--quiet")
+    page = (folder / "report.html").read_text()
+    assert any(name in page for name in houses(80, 1)["house_id"])
+    assert "00:00:00" not in page
+
+
+def test_the_terminal_and_the_report_say_the_same(folder):
+    figures = json.loads(run("evaluate", "model.onsphere", "fresh.csv", "--json").stdout)
+    shown = run("evaluate", "model.onsphere", "fresh.csv").stdout
+    run("report", "model.onsphere", "fresh.csv", "--quiet")
+    page = (folder / "report.html").read_text().replace("\u202f", "")
+    assert f"off by {figures['mean_absolute_error']:.4g} on average" in shown
+    assert f"off by {number(figures['mean_absolute_error'])} on average" in page
+    assert f"{figures['coverage']:.1%} of the true values" in page
+    low, high = figures["coverage_by_chance"]
+    assert f"between {low:.1%} and {high:.1%} would be chance" in page
+    assert f"those are off by {number(figures['error_accepted'])} on average" in page
+
+
+def test_a_table_too_small_for_a_report_is_told_before_anything_is_written(folder, houses):
+    houses(30, 0).to_csv("small.csv", index=False)
+    before = contents(folder)
+    command = ("fit", "small.csv", "-t", "price", "--backbone", "kernel", "--save", "s.onsphere", "--report", "s.html")
+    assert_told(run(*command), "Expected at least 10 rows to report on, a fifth of the table. Got 6")
+    assert contents(folder) == before
+
+
+def test_a_stop_is_told_and_leaves_the_old_file(folder, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HCMRegressor, "assess", stopped)
+    (folder / "p.csv").write_text("old")
+    before = contents(folder)
+    assert_told(run("predict", "model.onsphere", "fresh.csv", "--out", "p.csv"), "Stopped.", code=130)
+    assert contents(folder) == before
+
+
+def test_a_fault_of_ours_is_told_in_one_line(folder, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr(HCMRegressor, "assess", broken)
+    told = "A fault of onsphere, please report it: ZeroDivisionError: by zero"
+    assert_told(run("predict", "model.onsphere", "fresh.csv", "--out", "p.csv"), told, code=1)
+    assert not (folder / "p.csv").exists()
+
+
+def test_no_room_on_the_disk_leaves_the_old_files(folder, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (folder / "p.csv").write_text("old")
+    before = contents(folder)
+    monkeypatch.setattr("os.fsync", full)
+    assert_told(run("predict", "model.onsphere", "fresh.csv", "--out", "p.csv"), "No space left on device")
+    command = ("fit", "houses.csv", "-t", "price", "--backbone", "kernel", "--save", "model.onsphere")
+    assert_told(run(*command), "No space left on device")
+    assert contents(folder) == before
+
+
+# --- help, completion and real processes ---
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "evaluate", "report", "compare", "info"])
+def test_every_command_has_help(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert command in result.stdout
+    assert command in run("--help").stdout
+
+
+def completed(line):
+    environment = {"_ROOT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    result = CliRunner(env=environment).invoke(cli.app, [], prog_name="root")
+    return result.stdout.split()
+
+
+def test_the_shell_completes_commands_options_and_values():
+    assert completed("root ev") == ["evaluate"]
+    assert "--backbone" in completed("root fit --back")
+    assert completed("root fit a.csv --backbone h") == ["hist-gradient-boosting"]
+    assert completed("root fit a.csv --task ") == ["auto", "regression", "classification"]
+
+
+def test_in_a_real_process(folder):
+    def onsphere(*arguments, limit="", **options):
+        code = f"{limit}\nfrom onsphere.cli import main\nmain()"
+        command = [sys.executable, "-c", code, *arguments]
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        return subprocess.run(command, capture_output=True, env=environment, **options)
+
+    done = onsphere("evaluate", "model.onsphere", "fresh.csv")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"intervals hold the truth" in done.stdout
+    # A limit on the size of files stands for a disk without room.
+    (folder / "p.csv").write_text("old")
+    before = contents(folder)
+    limit = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))"
+    )
+    done = onsphere("predict", "model.onsphere", "fresh.csv", "--out", "p.csv", limit=limit)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"Expected to write p.csv. Got: ")
+    assert done.stderr.count(b"\n") == 1
+    assert contents(folder) == before
+
+
+def test_a_closed_pipe_is_no_error(folder, monkeypatch):
+    def closed(*_, **__):
+        raise BrokenPipeError
+
+    discarded = []
+    monkeypatch.setattr(table_commands, "predict_file", closed)
+    monkeypatch.setattr(console, "_discard", discarded.append)
+    result = run("predict", "model.onsphere", "fresh.csv")
+    assert (result.exit_code, result.output, len(discarded)) == (0, "", 1)
+
+
+def test_what_is_discarded_is_written_nowhere(tmp_path):
+    with (tmp_path / "a.txt").open("w") as stream:
+        stream.write("never")
+        console._discard(stream)
+    assert (tmp_path / "a.txt").read_text() == ""
+
+
+def test_a_reader_that_has_had_enough_is_no_error(folder):
+    command = f"{sys.executable} -m onsphere.cli predict model.onsphere fresh.csv | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")

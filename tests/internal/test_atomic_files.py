@@ -1,0 +1,116 @@
+"""Files that are written whole or not at all."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from onsphere import InvalidInputError
+from onsphere._internal.atomic_files import check_writable, whole_file
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with whole_file(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert contents(tmp_path) == {"a.txt": "new"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_error_the_old_file_is_all_there_is(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def write():
+        with whole_file(path) as part:
+            part.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert contents(tmp_path) == {"a.txt": "old"}
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "link.txt", tmp_path / "there/a.txt"
+    link.symlink_to(target)
+    with whole_file(link) as part:
+        part.write_text("new")
+    assert link.is_symlink()
+    assert contents(tmp_path / "there") == {"a.txt": "new"}
+
+
+def test_what_is_no_ordinary_file_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/full")
+    for path, words in ((tmp_path / "pipe", "no ordinary"), (tmp_path / "link", "no ordinary"), (tmp_path, "a folder")):
+        with pytest.raises(InvalidInputError, match=words):
+            check_writable(path)
+        with pytest.raises(InvalidInputError, match=words), whole_file(path):
+            pass
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
+@pytest.mark.parametrize("path", ["", "/", "/no/such/folder/a.txt", "a" * 300])
+def test_where_nothing_can_be_written_is_told_before_the_work(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"Expected to write .*\. Nothing there was changed"):
+        check_writable(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_leaves_nothing_and_harms_nothing(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    check_writable(tmp_path / "a.txt")
+    check_writable(tmp_path / "b.txt")
+    assert contents(tmp_path) == {"a.txt": "old"}
+
+
+def test_what_is_read_is_not_written_over(tmp_path):
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    check_writable(tmp_path / "b.txt", tmp_path / "a.txt")
+    with pytest.raises(InvalidInputError, match="Expected another file to write to"):
+        check_writable(tmp_path / "link.txt", tmp_path / "b.txt", tmp_path / "a.txt")
+
+
+def test_what_the_caller_cannot_read_is_not_told_as_a_failure_to_write(tmp_path):
+    for error in (FileNotFoundError(2, "No such file", "other.txt"), OSError("of some other kind")):
+        with pytest.raises(OSError, match=r"No such file|some other kind") as caught, whole_file(tmp_path / "a.txt"):
+            raise error
+        assert caught.value is error
+    with pytest.raises(InvalidInputError, match="Expected to write"), whole_file(tmp_path / "no/a.txt") as part:
+        part.write_text("new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    with whole_file(tmp_path / "a.txt") as first, whole_file(tmp_path / "a.txt") as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    assert contents(tmp_path) == {"a.txt": "first"}
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """A limit on the size of files stands for a disk without room."""
+    (tmp_path / "a.txt").write_text("old")
+    code = f"""
+import resource, signal
+from onsphere._internal.atomic_files import whole_file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+with whole_file({str(tmp_path / "a.txt")!r}) as part:
+    part.write_bytes(bytes(5000))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Expected to write" in done.stderr
+    assert contents(tmp_path) == {"a.txt": "old"}

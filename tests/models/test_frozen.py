@@ -1,0 +1,661 @@
+"""FrozenHead: closed forms against scikit-learn, sums that add up, and what cannot be used."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
+
+from onsphere import (
+    AcceptShare,
+    InvalidInputError,
+    InvalidTypeError,
+    NotCalibratedError,
+    NotFittedError,
+    OnsphereWarning,
+)
+from onsphere.metrics import auroc
+from onsphere.models.frozen import FrozenHead
+from onsphere.models.frozen.designs import Kernel, Linear, Quadratic
+from onsphere.models.frozen.ridge import RIDGES, Statistics, _cross_validation, solve
+from onsphere.models.frozen.sample import row_codes
+
+KINDS = ["joint", "linear", "quadratic", "kernel"]
+
+
+def head(kind="joint", **options):
+    return FrozenHead(kind, **({"n_landmarks": 60, "random_state": 0} | options))
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """Three clouds in eight dimensions; their labels are words."""
+    rng = np.random.default_rng(0)
+    index = rng.integers(3, size=900)
+    X = np.abs(2.0 * np.eye(8)[index] + rng.normal(size=(900, 8)) * 0.7)
+    return X, np.array(["cat", "dog", "owl"])[index]
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(900, 6)) + 1.0
+    return X, 50.0 + X @ rng.normal(size=6) * 10 + rng.normal(size=900) * 2
+
+
+@pytest.fixture(scope="module", params=["classes", "numbers"])
+def data(request):
+    return request.getfixturevalue(request.param)
+
+
+def same(first, second, X, atol=1e-9):
+    np.testing.assert_allclose(first.predict_uncertainty(X), second.predict_uncertainty(X), rtol=0, atol=atol)
+    if isinstance(first.predict(X)[0], str):
+        assert (first.predict(X) == second.predict(X)).all()
+        np.testing.assert_allclose(first.predict_proba(X), second.predict_proba(X), rtol=0, atol=atol)
+    else:
+        np.testing.assert_allclose(first.predict(X), second.predict(X), rtol=0, atol=atol)
+
+
+# --- the closed form ---
+
+
+def one_hot(y):
+    return (y[:, None] == np.unique(y)).astype(float)
+
+
+@pytest.mark.parametrize("kind", ["linear", "quadratic"])
+@pytest.mark.parametrize("ridge", [0.1, 30.0])
+def test_a_head_is_scikit_learns_ridge_on_standardised_columns(classes, kind, ridge):
+    X, y = classes
+    columns = X if kind == "linear" else np.hstack([X, X**2, np.sqrt(np.abs(X))])
+    standardised = StandardScaler().fit_transform(columns)
+    expected = Ridge(alpha=ridge).fit(standardised, one_hot(y)).predict(standardised)
+    fitted = head(kind, ridge=ridge).fit(X, y)
+    np.testing.assert_allclose(fitted.heads_[kind].outputs(X), expected, atol=1e-9)
+    norms, reach = np.linalg.norm(expected, axis=1), fitted._solved().reach[kind]
+    np.testing.assert_allclose(fitted.predict_uncertainty(X), np.abs(norms - reach), atol=1e-9)
+    assert (fitted.predict(X) == np.unique(y)[expected.argmax(axis=1)]).all()
+
+
+@pytest.mark.parametrize("ridge", [0.1, 3.0])
+def test_the_kernel_head_is_ridge_on_the_nystroem_columns(classes, ridge):
+    X, y = classes
+    fitted = head("kernel", ridge=ridge).fit(X, y)
+    landmarks, bandwidth = fitted.sums_.designs["kernel"].landmarks, fitted.sums_.designs["kernel"].bandwidth
+    units = X / np.linalg.norm(X, axis=1, keepdims=True)
+    assert landmarks.shape == (60, 8)
+    assert {tuple(row) for row in landmarks.round(12)} <= {tuple(row) for row in units.round(12)}
+    distances = ((landmarks[:, None] - landmarks) ** 2).sum(axis=2)
+    assert bandwidth == pytest.approx(0.1 * np.median(distances[np.triu_indices(60, 1)]))
+    between = np.exp(-((units[:, None] - landmarks) ** 2).sum(axis=2) / bandwidth)
+    root = np.linalg.cholesky(np.exp(-distances / bandwidth) + 1e-6 * np.eye(60))
+    columns = np.linalg.solve(root, between.T).T
+    expected = Ridge(alpha=ridge, fit_intercept=False).fit(columns, one_hot(y)).predict(columns)
+    np.testing.assert_allclose(fitted.heads_["kernel"].outputs(X), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["linear", "quadratic", "kernel"])
+def test_cross_validation_is_that_of_the_hat_matrix(classes, kind):
+    X, y = classes[0][:200], one_hot(classes[1][:200])
+    design = {"linear": Linear, "quadratic": Quadratic}[kind].for_rows(X) if kind != "kernel" else None
+    design = design or Kernel.for_landmarks(X[:40], 0.5)
+    columns = design.columns(X)
+    sums = Statistics.of(columns, y)
+    if design.has_intercept:
+        columns = columns - columns.mean(axis=0)
+        sums = sums.centered()
+    penalty = design.penalty(columns.var(axis=0))
+    target = y - y.mean(axis=0) if design.has_intercept else y
+    values = {}
+    for ridge in RIDGES:
+        hat = columns @ np.linalg.solve(columns.T @ columns + ridge * penalty, columns.T)
+        n_free = np.trace(hat) + design.has_intercept
+        values[ridge] = 200 * np.sum((target - hat @ target) ** 2) / (200 - n_free) ** 2
+        assert _cross_validation(design, sums, penalty, ridge) == pytest.approx(values[ridge], rel=1e-6)
+    assert solve(design, Statistics.of(design.columns(X), y), "gcv").ridge == min(values, key=values.get)
+
+
+def test_cross_validation_shrinks_noise_and_leaves_signal():
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(200, 50)), rng.normal(size=200)
+    design = Linear.for_rows(X)
+    assert solve(design, Statistics.of(design.columns(X), noise[:, None]), "gcv").ridge >= 100
+    signal = X @ rng.normal(size=(50, 1)) + 0.01 * noise[:, None]
+    assert solve(design, Statistics.of(design.columns(X), signal), "gcv").ridge <= 0.01
+
+
+def test_a_ridge_too_small_to_solve_with_is_told_and_not_chosen(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = np.tile(rng.normal(size=(400, 6)), 2), np.arange(400) % 3
+    with pytest.raises(InvalidInputError, match=r"Got 1e-14, for which rounding leaves no solution.*Raise ridge"):
+        head("linear", ridge=1e-14).fit(X, y)
+    design = Linear.for_rows(X)
+    sums = Statistics.of(design.columns(X), one_hot(y)).centered()
+    assert _cross_validation(design, sums, design.penalty(X.var(axis=0)), 1e-14) == np.inf
+    monkeypatch.setattr("onsphere.models.frozen.ridge.RIDGES", (1e-14, 1.0))
+    assert head("linear").fit(X, y).heads_["linear"].ridge == 1.0
+
+
+def tight_clusters(rng, width):
+    """Two clusters far apart beside their width; most pairs lie within one of them."""
+    place = np.where(rng.random((2000, 1)) < 0.8, [[1.0, 0.0, 0.0]], [[1.0, 1.0, 0.0]])
+    return place + width * rng.normal(size=(2000, 3))
+
+
+@pytest.mark.parametrize("width", [1e-3, 1e-4, 1e-5, 1e-6, 1e-8])
+@pytest.mark.parametrize("make", [lambda rng, width: 1.0 + width * rng.normal(size=(2000, 3)), tight_clusters])
+def test_landmarks_that_nearly_coincide_still_tell_rows_apart(make, width):
+    """Rounding shows beside their distances; below a millionth of the length, distances themselves are lost."""
+    rng = np.random.default_rng(0)
+    X, y = make(rng, width), np.arange(2000) % 3
+    X[np.arange(2000), y] += 3 * width
+    fitted = head("kernel", n_landmarks=300).fit(X, y)
+    assert np.isfinite(fitted.predict_uncertainty(X)).all()
+    if width > 1e-7:
+        assert np.mean(fitted.predict(X) == y) > 0.9
+
+
+# --- sums that add up ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_and_shards_equal_one_fit(data, kind, monkeypatch):
+    """With room for 100 kept rows, so that rows are kept, driven out and joined along the way."""
+    monkeypatch.setattr("onsphere.models.frozen.sums._N_KEPT", 100)
+    X, y = data
+    whole = head(kind).fit(X, y)
+    batches = FrozenHead.like(whole)
+    for start in range(0, 900, 130):
+        batches.partial_fit(X[start : start + 130], y[start : start + 130])
+    same(batches, whole, X)
+    shards = [FrozenHead.like(whole).partial_fit(X[part::3], y[part::3]) for part in range(3)]
+    merged = shards[2].merge(shards[0]).merge(shards[1])
+    same(merged, whole, X)
+    assert merged.n_rows_ == batches.n_rows_ == 900
+    assert shards[0].n_rows_ == 300
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_rows_does_not_matter(data, kind):
+    X, y = data
+    order = np.random.default_rng(5).permutation(len(X))
+    same(head(kind).fit(X, y), head(kind).fit(X[order], y[order]), X)
+
+
+def test_asking_between_batches_changes_nothing(classes):
+    X, y = classes
+    quiet, asked = head().partial_fit(X[:500], y[:500]), head().partial_fit(X[:500], y[:500])
+    asked.predict_uncertainty(X)
+    same(quiet.partial_fit(X[500:], y[500:]), asked.partial_fit(X[500:], y[500:]), X, atol=0)
+
+
+def test_rows_of_batches_and_shards_are_known_again(classes):
+    """So that calibrating on them is warned about, as it is after one fit."""
+    X, y = classes
+    streamed = head("linear").partial_fit(X[:300], y[:300]).partial_fit(X[300:600], y[300:600])
+    sharded = head("linear").partial_fit(X[:300], y[:300])
+    sharded.merge(FrozenHead.like(sharded).partial_fit(X[300:600], y[300:600]))
+    continued = head("linear").fit(X[:300], y[:300]).partial_fit(X[300:600], y[300:600])
+    for fitted in (streamed, sharded, continued):
+        assert len(fitted.calibrate(X[600:], y[600:]).calibration_) == 300  # and no warning
+        for part in (slice(0, 300), slice(300, 600)):
+            with pytest.warns(OnsphereWarning, match="100% of the 300 calibration rows were also trained on"):
+                fitted.calibrate(X[part], y[part])
+
+
+def test_a_head_survives_pickling_and_merges_afterwards(classes):
+    X, y = classes
+    first = head().partial_fit(X[:500], y[:500])
+    second = pickle.loads(pickle.dumps(FrozenHead.like(first))).partial_fit(X[500:], y[500:])
+    same(first.merge(second), FrozenHead.like(first).partial_fit(X, y), X)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8, unique=True), st.integers(0, 2**31 - 2))
+@settings(max_examples=50, deadline=None)
+def test_codes_depend_on_what_a_row_holds(values, seed):
+    rows = np.array([values, values[::-1], values])
+    codes = row_codes(rows, seed)
+    assert codes[0] == codes[2] == row_codes(rows[2:], seed)[0]
+    assert codes[0] != codes[1]
+    assert (row_codes(-0.0 * rows, seed) == row_codes(0.0 * rows, seed)).all()
+
+
+def test_codes_draw_evenly():
+    """Of 10,000 rows that differ only in single bits, a tenth is drawn: ± 3 standard errors are 9 %."""
+    rows = np.arange(10_000, dtype=np.float32).astype(float)[:, None] * [1.0, 0.0]
+    codes = row_codes(rows, 0)
+    assert abs(np.mean(codes < 2**64 // 10) - 0.1) < 0.009
+    assert len(np.unique(codes)) == 10_000
+
+
+# --- the joint head ---
+
+
+def test_joint_is_the_calibrated_sum(classes):
+    """Lengths, medians and 90 % quantiles come from rows that the measured heads have not seen."""
+    X, y = classes
+    fitted = head(ridge=1.0).fit(X, y)
+    held = np.argsort(row_codes(np.hstack([X, one_hot(y)]), fitted.sums_.seed))[:90]
+    kept = np.setdiff1d(np.arange(900), held)
+    scaler = StandardScaler().fit(X[kept])
+    trial = Ridge(alpha=1.0).fit(scaler.transform(X[kept]), one_hot(y)[kept])
+    norms = np.linalg.norm(trial.predict(scaler.transform(X[held])), axis=1)
+    score = np.abs(norms - np.quantile(norms, 0.99))
+    solution = fitted._solved()
+    assert solution.reach["linear"] == pytest.approx(np.quantile(norms, 0.99), abs=1e-9)
+    assert solution.center["linear"] == pytest.approx(np.median(score), abs=1e-9)
+    assert solution.spread["linear"] == pytest.approx(np.quantile(score, 0.9) - np.median(score), abs=1e-9)
+    parts = fitted.predict_uncertainty_per_head(X)
+    assert list(parts) == ["kernel", "quadratic", "linear"]
+    expected = sum((parts[name] - solution.center[name]) / solution.spread[name] for name in parts)
+    np.testing.assert_allclose(fitted.predict_uncertainty(X), expected, atol=1e-12)
+    for name in parts:  # the heads themselves know all rows
+        alone = clone(fitted).set_params(kind=name).fit(X, y)
+        np.testing.assert_allclose(parts[name], alone.predict_uncertainty(X), atol=1e-9)
+
+
+def test_labels_come_from_the_head_that_errs_least():
+    """Classes told apart by length alone are invisible to the kernel head; by angle, to the linear one."""
+    rng = np.random.default_rng(0)
+    angle, length = rng.uniform(0, 2 * np.pi, 2000), rng.uniform(1, 3, 2000)
+    X = length[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    by_length = head().fit(X, (length > 2).astype(int))
+    assert by_length.value_head_ == "quadratic"
+    assert np.mean(by_length.predict(X) == (length > 2)) > 0.95
+    by_angle = head().fit(X, np.sign(np.sin(3 * angle)).astype(int))
+    assert by_angle.value_head_ == "kernel"
+    assert by_angle.estimator_ is by_angle.heads_["kernel"]
+
+
+def test_strange_rows_get_more_uncertainty_than_ordinary_ones():
+    X, y = load_digits(return_X_y=True)
+    fitted = FrozenHead(random_state=0).fit(X[::2], y[::2])
+    assert np.mean(fitted.predict(X[1::2]) == y[1::2]) > 0.97
+    rng = np.random.default_rng(0)
+    strange = rng.permuted(X[1::2], axis=1)
+    assert auroc(fitted.predict_uncertainty(X[1::2]), fitted.predict_uncertainty(strange)) > 0.99
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_of_unusual_size_are_not_trusted(kind):
+    """Ridge regression overshoots there, and 1 − ‖d‖ would call these rows the most certain of all."""
+    rng = np.random.default_rng(0)
+    index = rng.integers(3, size=2000)
+    X = np.abs(2.0 * np.eye(8)[index] + rng.normal(size=(2000, 8)) * 0.7)
+    fitted = head(kind).fit(X[:1000], index[:1000])
+    separation = auroc(fitted.predict_uncertainty(X[1000:]), fitted.predict_uncertainty(10 * X[1000:]))
+    if kind == "kernel":  # which sees angles only
+        assert separation == pytest.approx(0.5, abs=1e-3)
+    else:
+        assert separation > 0.95
+
+
+def test_held_out_scores_that_are_all_alike_leave_a_finite_answer():
+    X = np.repeat([[1.0, 0.0], [0.0, 1.0]], 30, axis=0)
+    fitted = head().fit(X, np.repeat([0, 1], 30))
+    assert set(fitted._solved().spread.values()) == {1.0}
+    assert np.isfinite(fitted.predict_uncertainty(X)).all()
+    assert (fitted.predict(X) == np.repeat([0, 1], 30)).all()
+
+
+@pytest.mark.parametrize("size", [1e20, 1e90, 1e200])
+@pytest.mark.parametrize("kind", ["joint", "linear", "quadratic"])
+def test_features_of_any_size_are_answered_and_trusted_least(data, kind, size):
+    """Warnings are errors here, so numpy has none to say either."""
+    X, y = data
+    fitted = head(kind).fit(X[:600], y[:600]).calibrate(X[600:], y[600:]).set_threshold(AcceptShare(0.9))
+    far = X[:50] * size
+    uncertainty = fitted.predict_uncertainty(far)
+    assert not np.isnan(uncertainty).any()
+    assert (uncertainty > fitted.predict_uncertainty(X).max()).all()
+    result = fitted.assess(far)
+    np.testing.assert_array_equal(result.uncertainty, uncertainty)
+    assert not result.accepted.any()
+    assert fitted.decide(far).mask.all()
+    assert (fitted.predict_confidence(far) == 1 / 301).all()
+    assert all((scores >= 0).all() for scores in fitted.predict_uncertainty_per_head(far).values())
+    assert fitted.predict(far).shape == (50,)
+    if result.probabilities is not None:
+        np.testing.assert_allclose(result.probabilities.sum(axis=1), 1.0)
+        assert result.prediction_set.any(axis=1).all()
+    if size == 1e200:
+        with pytest.raises(InvalidInputError, match=r"calibration rows with a finite uncertainty\. Got 50 of 50"):
+            fitted.calibrate(far, y[:50])
+        assert fitted.threshold_ is not None
+
+
+@pytest.mark.parametrize("X", [np.ones((30, 3)), np.zeros((30, 3)), np.arange(30.0)[:, None], 1e6 + np.eye(30, 4)])
+def test_features_that_say_little_are_no_error(X):
+    fitted = head().fit(X, np.arange(30) % 2)
+    assert np.isfinite(fitted.predict_uncertainty(X)).all()
+
+
+# --- what a classifier and a regressor give ---
+
+
+def test_an_assessment_of_classes(classes):
+    X, y = classes
+    fitted = head(calibration="split").fit(X[:600], y[:600])
+    result = fitted.assess(X[600:])
+    assert np.mean(result.value == y[600:]) > 0.85
+    np.testing.assert_array_equal(result.value, fitted.predict(X[600:]))
+    np.testing.assert_allclose(result.probabilities, fitted.predict_proba(X[600:]))
+    np.testing.assert_allclose(result.probabilities.sum(axis=1), 1.0)
+    np.testing.assert_allclose(result.uncertainty, fitted.predict_uncertainty(X[600:]))
+    assert result.output_names == ("cat", "dog", "owl")
+    assert fitted.classes_.tolist() == ["cat", "dog", "owl"]
+    covered = result.prediction_set[np.arange(300), np.searchsorted(fitted.classes_, y[600:])]
+    assert covered.mean() > 0.83  # 300 rows and 120 to calibrate on: a standard error of 3 %
+    fitted.set_threshold(AcceptShare(0.9))
+    assert 0.8 < fitted.assess(X[600:]).accepted.mean() < 0.98
+    assert np.ma.count_masked(fitted.decide(X[600:])) == (~fitted.assess(X[600:]).accepted).sum()
+    assert ((fitted.predict_confidence(X) > 0) & (fitted.predict_confidence(X) <= 1)).all()
+
+
+def test_calibration_by_folds_and_by_hand_and_that_it_ends_with_new_rows(data):
+    X, y = data
+    fitted = head(calibration="cv").fit(X[:600], y[:600])
+    assert len(fitted.calibration_) == 600
+    fitted = head().fit(X[:600], y[:600]).calibrate(X[600:], y[600:]).set_threshold(AcceptShare(0.9))
+    assert fitted.threshold_ is not None
+    fitted.partial_fit(X[600:], y[600:])
+    assert fitted.calibration_ is fitted.threshold_ is None
+    with pytest.raises(NotCalibratedError, match="decide needs a calibrated FrozenHead"):
+        fitted.decide(X)
+
+
+@pytest.mark.parametrize("kind", ["linear", "joint"])
+def test_sigma_is_the_noise_in_the_unit_of_the_target(kind):
+    """2,000 rows on each side leave a standard error of 1.6 %; noise of .6 deviations is read 2 % too small."""
+    rng = np.random.default_rng(0)
+    X = np.repeat([[1.0, 0.0], [0.0, 1.0]], 2000, axis=0)
+    y = 1000.0 + 100 * X[:, 1] + np.where(X[:, 1] > 0, 30.0, 10.0) * rng.normal(size=4000)
+    fitted = head(kind).fit(X, y)
+    np.testing.assert_allclose(fitted.predict_sigma(X[[0, -1]]), [10.0, 30.0], rtol=0.06)
+    np.testing.assert_allclose(fitted.predict(X[[0, -1]]), [1000.0, 1100.0], atol=3.0)
+
+
+def test_an_assessment_of_numbers(numbers):
+    """Intervals of 90 % on 300 rows, calibrated on 300: a standard error of 2.5 %."""
+    X, y = numbers
+    fitted = head().fit(X[:300], y[:300]).calibrate(X[300:600], y[300:600])
+    result = fitted.assess(X[600:])
+    assert np.sqrt(np.mean((result.value - y[600:]) ** 2)) < 2.5  # the noise is 2
+    assert 0.82 < np.mean((result.lower <= y[600:]) & (y[600:] <= result.upper)) < 0.98
+    np.testing.assert_array_equal(result.sigma, fitted.predict_sigma(X[600:]))
+    assert result.anchor_residual.shape == (300,)
+    rng = np.random.default_rng(0)
+    shifted = X[600:] + rng.normal(size=(300, 6)) * 5
+    assert auroc(result.uncertainty, fitted.predict_uncertainty(shifted)) > 0.9
+    for kind in ("linear", "quadratic"):
+        alone = head(kind).fit(X[:300], y[:300])
+        assert auroc(alone.predict_uncertainty(X[600:]), alone.predict_uncertainty(shifted)) > 0.8
+
+
+def test_several_outputs_keep_their_shape_and_one_head_its_unit(numbers):
+    X, y = numbers
+    both = head().fit(X, np.stack([y, -y], axis=1))
+    assert both.predict(X).shape == both.assess(X).sigma.shape == (900, 2)
+    small, large = head("quadratic").fit(X, y), head("quadratic").fit(X, 1024 * y)
+    np.testing.assert_allclose(large.predict_uncertainty(X), 1024 * small.predict_uncertainty(X), rtol=1e-9)
+    small, large = head().fit(X, y), head().fit(X, 1024 * y)
+    np.testing.assert_allclose(large.predict_sigma(X), 1024 * small.predict_sigma(X), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("y", "is_class"),
+    [
+        (np.arange(90) % 3, True),
+        (np.arange(90) % 2 == 0, True),
+        ((np.arange(90) % 3)[:, None], True),
+        (np.arange(90) % 3 / 1.0, False),
+        (np.stack([np.arange(90)] * 2, axis=1), False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed")
+def test_auto_reads_the_task_from_the_target(y, is_class):
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    fitted = head("linear").fit(X, y)
+    assert hasattr(fitted, "classes_") == is_class
+    if y.dtype.kind == "i" and y.ndim == 1:
+        assert not hasattr(head("linear", task="regression").fit(X, y), "classes_")
+
+
+def test_frames_and_single_precision_are_taken(classes):
+    X, y = classes
+    single = X.astype(np.float32)
+    frame = pd.DataFrame(single, columns=[f"f{index}" for index in range(8)])
+    fitted = head().fit(frame, pd.Series(y))
+    plain = head().fit(single, y)
+    np.testing.assert_array_equal(fitted.predict_uncertainty(frame), plain.predict_uncertainty(single))
+    assert FrozenHead.like(fitted).feature_names_in_.tolist() == list(frame.columns)
+
+
+def test_small_data_use_every_row_as_a_landmark(classes):
+    X, y = classes
+    assert FrozenHead(random_state=0).fit(X[:40], y[:40]).sums_.designs["kernel"].landmarks.shape == (40, 8)
+    assert head().fit(X[[0, 1]], ["a", "b"]).predict(X[[0, 1]]).tolist() == ["a", "b"]
+
+
+def test_a_kind_that_is_changed_counts_from_the_next_fit(classes):
+    X, y = classes
+    fitted = head("linear").fit(X[:600], y[:600]).calibrate(X[600:], y[600:])
+    before, shard = fitted.predict_uncertainty(X), FrozenHead.like(fitted).partial_fit(X, y)
+    for kind in ("kernel", "joint"):
+        fitted.set_params(kind=kind)
+        np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
+        np.testing.assert_array_equal(fitted.assess(X).uncertainty, before)
+    assert list(fitted.merge(shard).heads_) == ["linear"]
+    assert list(fitted.fit(X, y).heads_) == ["kernel", "quadratic", "linear"]
+
+
+def test_random_state_decides_the_draw(classes):
+    X, y = classes
+    first, again = head(random_state=3).fit(X, y), head(random_state=3).fit(X, y)
+    np.testing.assert_array_equal(first.predict_uncertainty(X), again.predict_uncertainty(X))
+    other = head(random_state=4).fit(X, y)
+    assert not np.array_equal(first.sums_.designs["kernel"].landmarks, other.sums_.designs["kernel"].landmarks)
+
+
+# --- what cannot be used ---
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "cubic"}, "'kind' parameter of FrozenHead must be one of 'joint'"),
+        ({"task": "ranking"}, "'task' parameter of FrozenHead must be one of 'auto'"),
+        ({"ridge": "loo"}, "'ridge' parameter of FrozenHead must be 'gcv' or a float above 0. Got 'loo'"),
+        ({"ridge": 0.0}, "'ridge' parameter of FrozenHead must be a float in"),
+        ({"ridge": np.array([1.0, 2.0])}, "'ridge' parameter of FrozenHead must be a float in"),
+        ({"random_state": "a", "n_landmarks": 60}, "'random_state' parameter of FrozenHead must be an int"),
+        ({"bandwidth": -1.0}, "'bandwidth' parameter of FrozenHead"),
+        ({"n_landmarks": 0}, "'n_landmarks' parameter of FrozenHead must be an int"),
+        ({"n_landmarks": "all"}, "'n_landmarks' parameter of FrozenHead must be an int"),
+        ({"calibration": "fold"}, "'calibration' parameter of FrozenHead"),
+    ],
+)
+def test_bad_parameters(classes, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        FrozenHead(**options).fit(*classes)
+    if "calibration" not in options:
+        with pytest.raises(InvalidInputError, match=message):
+            FrozenHead(**options).partial_fit(*classes)
+
+
+def test_bad_rows(classes):
+    X, y = classes
+    fitted = head().fit(X, y)
+    before = fitted.predict_uncertainty(X)
+    broken = X.copy()
+    broken[3, 2] = np.nan
+    for call in (fitted.predict, fitted.predict_uncertainty, fitted.assess, fitted.predict_proba):
+        with pytest.raises(InvalidInputError, match="X has 7 features, but FrozenHead is expecting 8"):
+            call(X[:, :7])
+        with pytest.raises(InvalidInputError, match="Input X contains NaN"):
+            call(broken)
+        with pytest.raises(InvalidInputError, match="0 sample"):
+            call(X[:0])
+    for rows, labels, message in [
+        (broken, y, "contains NaN"),
+        (X[:, :7], y, "expecting 8"),
+        (X[:0], y[:0], "0 sample"),
+        (X[:5], y[:4], "inconsistent"),
+        (X[:2], ["cat", "bat"], r"Expected labels among \['cat', 'dog', 'owl'\]. Got \['bat'\]"),
+        (X[:2], ["cat", None], "missing value"),
+        (X[:2], None, "target y is None"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            fitted.partial_fit(rows, labels)
+    np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
+    with pytest.raises(InvalidInputError, match="counts every row once"):
+        head().fit(X, y, sample_weight=np.ones(900))
+    with pytest.raises(InvalidInputError, match="could not convert"):
+        head().fit(pd.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]}), [0, 1])
+
+
+@pytest.mark.parametrize(("kind", "size"), [("linear", 1e150), ("quadratic", 1e80), ("joint", 1e300)])
+def test_features_and_targets_too_large_to_be_squared_are_refused_before_they_spoil_the_sums(classes, kind, size):
+    """Warnings are errors here, so ours is the first word about it."""
+    X, y = classes
+    with pytest.raises(
+        InvalidInputError, match=r"Expected features of at most 1e\+\d+ in size.*Got \d.*Drop such rows"
+    ):
+        head(kind).fit(X * size, y)
+    fitted = head(kind).partial_fit(X, y)
+    before = fitted.predict_uncertainty(X)
+    with pytest.raises(InvalidInputError, match="Expected features of at most"):
+        fitted.partial_fit(np.full((3, 8), -size), y[:3])
+    assert fitted.n_rows_ == 900
+    np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
+    numbers = head(kind).partial_fit(X, X[:, 0])
+    with pytest.raises(InvalidInputError, match="Expected standardised targets of at most"):
+        numbers.partial_fit(X[:3], [1e200, 0.0, 1.0])
+    assert numbers.n_rows_ == 900
+    assert head("kernel").fit(X * size, y).n_rows_ == 900  # which sees angles only
+
+
+def test_tensors_with_a_gradient_are_told_what_to_do(classes):
+    import torch
+
+    X, _ = classes
+    fitted, tensor = head("linear").fit(X, X[:, 0]), torch.tensor(X, requires_grad=True)
+    for call in (
+        fitted.predict,
+        fitted.predict_uncertainty,
+        fitted.assess,
+        lambda rows: fitted.partial_fit(rows, X[:, 0]),
+    ):
+        with pytest.raises(InvalidInputError, match=r"Expected X without a gradient.*Pass X\.detach\(\)"):
+            call(tensor)
+    for method in (fitted.fit, fitted.partial_fit, fitted.calibrate):
+        with pytest.raises(InvalidInputError, match=r"Expected y without a gradient.*Pass y\.detach\(\)"):
+            method(X, tensor[:, 0])
+
+
+def test_the_coverage_of_an_assessment_is_named(classes):
+    fitted = head("linear", calibration="split").fit(*classes)
+    for coverage in (0.0, 1.5, "most"):
+        with pytest.raises(InvalidInputError, match="'coverage' parameter of assess must be a float in"):
+            fitted.assess(classes[0], coverage=coverage)
+
+
+def test_bad_targets(classes):
+    X, y = classes
+    for labels, message in [
+        (np.zeros(900, dtype=int), r"FrozenHead needs at least two classes in y\. Got \[0\]\. Add rows"),
+        ([], "inconsistent"),
+        (None, "target y is None"),
+        (np.full(900, np.nan), "contains NaN"),
+        (y[:5], "inconsistent"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            head().fit(X, labels)
+    with pytest.raises(InvalidInputError, match=r"was fitted with 1 output\(s\). Got 2"):
+        head().fit(X, X[:, 0]).partial_fit(X, X[:, :2])
+
+
+def test_classes_can_be_told_before_they_come(classes):
+    X, y = classes
+    order = np.argsort(y, kind="stable")
+    told = head().partial_fit(X[order][:300], y[order][:300], classes=["owl", "cat", "dog"])
+    told.partial_fit(X[order][300:], y[order][300:], classes=["cat", "dog", "owl"])
+    assert np.mean(told.predict(X) == y) > 0.85
+    with pytest.raises(InvalidInputError, match=r"'classes' parameter of FrozenHead must be \['cat', 'dog', 'owl'\]"):
+        told.partial_fit(X, y, classes=["cat", "dog"])
+    with pytest.raises(InvalidInputError, match=r"fitted on classes\. Got one fitted on numbers"):
+        head().fit(X, X[:, 0]).partial_fit(X, X[:, 0], classes=[1, 2])
+    with pytest.raises(
+        InvalidInputError, match="'classes' parameter of FrozenHead must be None where task='regression'"
+    ):
+        head(task="regression").partial_fit(X, X[:, 0], classes=[0, 1])
+    for classes_given in ([], ["cat"]):
+        with pytest.raises(InvalidInputError, match="at least two classes"):
+            head().partial_fit(X, y, classes=classes_given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_first_batch_with_too_few_rows_for_the_landmarks(classes, kind):
+    X, y = classes
+    if kind in ("linear", "quadratic"):
+        assert head(kind).partial_fit(X[:50], y[:50]).n_rows_ == 50
+        return
+    with pytest.raises(InvalidInputError, match=r"at least n_landmarks=60 rows.*Got 50\. Pass a larger first batch"):
+        head(kind).partial_fit(X[:50], y[:50])
+
+
+def test_a_head_without_rows(classes):
+    X, y = classes
+    fitted = head().fit(X, y)
+    for empty in (head(), FrozenHead.like(fitted)):
+        for method in ("predict", "predict_proba", "predict_sigma", "predict_uncertainty", "assess"):
+            with pytest.raises(NotFittedError, match="not fitted yet"):
+                getattr(empty, method)(X)
+        for name in ("heads_", "value_head_", "estimator_"):
+            assert not hasattr(empty, name)
+        with pytest.raises(NotFittedError):
+            empty.calibrate(X, y)
+    for call in (lambda: head().merge(fitted), lambda: fitted.merge(head()), lambda: FrozenHead.like(head())):
+        with pytest.raises(NotFittedError):
+            call()
+
+
+def test_heads_that_measure_differently_are_not_merged(classes):
+    X, y = classes
+    fitted = head().fit(X, y)
+    before = fitted.predict_uncertainty(X)
+    for other, message in [
+        (head("linear").fit(X, y), "differ in kind"),
+        (head().fit(X[:, :5], y), "number of features"),
+        (head().fit(X, np.where(y == "cat", "bat", y)), "differ in classes"),
+        (head().fit(X, X[:, 0]), "differ in task, classes"),
+        (head(random_state=1).fit(X, y), "columns of the kernel head, draw of rows"),
+        (head(n_landmarks=61).fit(X, y), "differ in columns of the kernel head"),
+        (head(bandwidth=0.2).fit(X, y), "differ in columns of the kernel head"),
+        (head().fit(X[:800], y[:800]), "columns of the linear head"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            fitted.merge(other)
+    shifted = [head("linear").fit(X, X[:, 0]), head("linear").fit(X, X[:, 0] + 1)]
+    with pytest.raises(InvalidInputError, match=r"differ in centre of the target\. Fit one shard first"):
+        shifted[0].merge(shifted[1])
+    for wrong in (None, Ridge()):
+        with pytest.raises(InvalidTypeError, match="merge needs another FrozenHead"):
+            fitted.merge(wrong)
+        with pytest.raises(InvalidTypeError, match="like needs another FrozenHead"):
+            FrozenHead.like(wrong)
+    np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
+
+
+def test_what_only_the_other_task_can_give(classes, numbers):
+    with pytest.raises(InvalidInputError, match=r"fitted on numbers\. Got one fitted on classes"):
+        head().fit(*classes).predict_sigma(classes[0])
+    with pytest.raises(InvalidInputError, match=r"fitted on classes\. Got one fitted on numbers"):
+        head().fit(*numbers).predict_proba(numbers[0])

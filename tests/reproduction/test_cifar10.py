@@ -1,0 +1,310 @@
+"""CIFAR-10 against other images: the quick run, the published figures, the claims, and files and networks behind it."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from scipy.io import savemat
+
+from onsphere import InvalidInputError
+from reproduction import cifar10, cifar10_learners, reproduce
+
+QUICK = {key: value for key, value in cifar10.PRESETS["quick"].items() if key != "n_seeds"}
+TINY = QUICK | {"n_images": 150, "n_known": 60, "n_test": 20, "n_passes": 2}
+
+
+def quiet(done, total, what):
+    assert 0 <= done < total
+
+
+# --- the quick run ---
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return reproduce("cifar10", out=tmp_path_factory.mktemp("cifar10"))
+
+
+def test_quick_scores_every_method_with_every_mixing(result):
+    results = result.runs[0]["results"]
+    assert set(results) == {"none", "pairs", "dirichlet"}
+    for methods in results.values():
+        assert set(methods) == {*cifar10.METHODS, *cifar10.BEYOND}
+        for figures in methods.values():
+            assert 0 <= figures["accuracy"] <= 100
+            for metric in ("AUROC", "FPR@95"):
+                assert len(figures[metric]) == 5
+                assert all(0 <= value <= 100 for value in figures[metric])
+
+
+def test_quick_learns_squares_and_knows_noise_from_them(result):
+    plain = result.runs[0]["results"]["none"]
+    assert plain["MSP"]["accuracy"] > 90
+    assert plain["HCM"]["accuracy"] > 90
+    assert min(plain["KNN"]["AUROC"]) > 90
+
+
+def test_norms_are_shares_of_images(result):
+    for mixing in cifar10.MIXINGS:
+        for shares in result.runs[0]["norms"][mixing].values():
+            assert len(shares) == len(cifar10.NORM_BINS) - 1
+            assert sum(shares) == pytest.approx(1)
+
+
+def test_what_is_written(result):
+    facts = json.loads((result.folder / "cifar10.json").read_text())
+    assert facts["figures"] == ["cifar10-auroc.png", "cifar10-norms.png"]
+    assert all((result.folder / name).stat().st_size > 10_000 for name in facts["figures"])
+    text = (result.folder / "cifar10.md").read_text()
+    assert "Places365 is left out" in text
+    assert text.count("hold**") + text.count("holds**") == len(result.claims)
+
+
+def test_the_same_seed_gives_the_same_figures(result, tmp_path):
+    again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", report=quiet)
+    assert again["results"] == result.runs[0]["results"]
+
+
+# --- the table ---
+
+
+def test_every_published_figure_is_a_row(result):
+    rows = [row for row in result.rows if row["paper"] is not None]
+    assert {row["table"] for row in rows} == {"2", "6", "7", "9", "10"}
+    # Table 2: 12 methods by 3 means. 6 and 7: 12 by 5 sets and their mean. 9 and 10: 11 by the same.
+    assert len(rows) == 12 * 3 + 2 * 12 * 6 + 2 * 11 * 6
+    assert not {row["method"] for row in rows} & set(cifar10.BEYOND)
+    for row in result.rows:
+        assert (row["table"] == "–") == (row["paper"] is None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "mixing", "method", "where", "paper"),
+    [
+        ("AUROC", "no mixing", "KNN", "SVHN", 93.48),
+        ("AUROC", "pairs mixed", "ODIN", "SVHN", 39.11),
+        ("AUROC", "pairs mixed", "fDBD", "MNIST", 5.72),
+        ("AUROC", "20 mixed", "HCM", "DTD", 90.83),
+        ("AUROC", "20 mixed", "HCM", "near and far", 89.44),
+        ("FPR@95", "no mixing", "ViM", "Tiny ImageNet", 59.63),
+        ("FPR@95", "pairs mixed", "NCI", "DTD", 75.01),
+        ("FPR@95", "20 mixed", "HCM", "MNIST", 42.19),
+        ("FPR@95", "no mixing", "ODIN", "mean of five", (54.22 + 58.00 + 4.04 + 53.15 + 51.63) / 5),
+    ],
+)
+def test_published_figures(result, metric, mixing, method, where, paper):
+    wanted = {"metric": metric, "mixing": mixing, "method": method, "set": where}
+    found = [row["paper"] for row in result.rows if wanted.items() <= row.items()]
+    assert found == [pytest.approx(paper)]
+
+
+def test_near_of_table_2_is_the_mean_of_table_6():
+    for mixing, methods in cifar10.PAPER_GROUPS.items():
+        for method, (near, _, _) in methods.items():
+            assert np.mean(cifar10.PAPER["AUROC"][mixing][method][:2]) == pytest.approx(near, abs=0.011)
+
+
+def test_ours_is_the_mean_over_seeds():
+    runs = [made_up(), made_up(HCM=70.0)]
+    wanted = {"mixing": "no mixing", "method": "HCM", "set": "near and far"}
+    (row,) = [row for row in cifar10.tabulate(runs) if wanted.items() <= row.items()]
+    assert row["ours"] == 75.0
+    assert row["± (seeds)"] == 5.0
+
+
+# --- claims ---
+
+
+def made_up(*, pairs=None, dirichlet=None, **plain):
+    """A run in which every method has an AUROC of 80 but for those given."""
+
+    def methods(changes):
+        auroc = dict.fromkeys((*cifar10.METHODS, *cifar10.BEYOND), 80.0) | changes
+        return {
+            name: {"accuracy": 90.0, "AUROC": [value] * 5, "FPR@95": [100 - value] * 5} for name, value in auroc.items()
+        }
+
+    return {"results": {"none": methods(plain), "pairs": methods(pairs or {}), "dirichlet": methods(dirichlet or {})}}
+
+
+def test_claims_hold_where_the_figures_say_so():
+    mixed = {"MSP": 70.0, "ODIN": 60.0, "Energy": 60.0, "HCM": 88.0}
+    run = made_up(HCM=75.0, KNN=86.0, FrozenHead=87.0, pairs=mixed | {"KNN": 87.0}, dirichlet={"HCM": 85.0})
+    found = cifar10.claims([run])
+    assert [claim.holds for claim in found] == [True] * 7
+    assert "75.00 without, 85.00 with 20 mixed, 88.00 with pairs" in found[0].figures
+    assert "MSP -10.00, ODIN -20.00, Energy -20.00" in found[3].figures
+    assert "HCM +13.00, KNN +1.00" in found[4].figures
+
+
+def test_claims_fail_where_the_figures_say_so():
+    mixed = {"MSP": 70.0, "ODIN": 60.0, "Energy": 81.0, "KNN": 90.0}
+    run = made_up(HCM=82.0, KNN=85.0, FrozenHead=84.0, pairs=mixed, dirichlet={"HCM": 79.0, "Gini": 81.0})
+    assert [claim.holds for claim in cifar10.claims([run])] == [False] * 7
+
+
+def test_a_group_counts_once_however_many_sets_it_has():
+    assert cifar10.groups([60, 80, 90, 90, 90]) == (70, 90, 80)
+
+
+# --- images ---
+
+
+def test_crops_are_windows_of_the_padded_image_and_half_of_them_mirrored():
+    torch.manual_seed(0)
+    pixels = torch.arange(1, 193, dtype=torch.uint8).view(1, 3, 8, 8).repeat(200, 1, 1, 1)
+    padded = torch.nn.functional.pad(pixels[0], (4, 4, 4, 4))
+    windows = {}
+    for top in range(9):
+        for left in range(9):
+            window = padded[:, top : top + 8, left : left + 8]
+            windows[window.numpy().tobytes()] = False
+            windows[window.flip(2).numpy().tobytes()] = True
+    drawn = [windows[image.numpy().tobytes()] for image in cifar10_learners.cropped_and_flipped(pixels)]
+    assert 60 < sum(drawn) < 140  # 100 ± 5.7 standard deviations
+    assert len({image.numpy().tobytes() for image in cifar10_learners.cropped_and_flipped(pixels)}) > 50
+
+
+def test_an_epoch_mixes_as_it_is_asked_to():
+    pixels, labels = cifar10.load(TINY, 0, None)
+    n_classes_per_row = {}
+    for mixing in cifar10.MIXINGS:
+        torch.manual_seed(0)
+        stem = torch.nn.Sequential()
+        maps, soft = cifar10_learners.an_epoch_of(TINY, mixing, stem, pixels["train"], labels["train"], "cpu")
+        assert maps.shape == (150, 3, 16, 16)
+        torch.testing.assert_close(soft.sum(dim=1), torch.ones(150))
+        n_classes_per_row[mixing] = (soft > 0).sum(dim=1)
+    assert n_classes_per_row["none"].tolist() == [1] * 150
+    assert n_classes_per_row["pairs"].max() == 2
+    assert n_classes_per_row["dirichlet"].tolist() == [3] * 150
+
+
+# --- networks ---
+
+
+@pytest.fixture
+def files(tmp_path):
+    """All sets in the formats they are published in, and weights, all small."""
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    labels = [index % 10 for index in range(40)]
+    flat = pictures.transpose(0, 3, 1, 2).reshape(40, -1)
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    for name in ("test_batch", *(f"data_batch_{number}" for number in range(1, 6))):
+        (tmp_path / "cifar-10-batches-py" / name).write_bytes(
+            pickle.dumps({b"data": flat, b"labels": labels}, protocol=2)
+        )
+    (tmp_path / "cifar-100-python").mkdir()
+    (tmp_path / "cifar-100-python" / "test").write_bytes(
+        pickle.dumps({b"data": flat, b"fine_labels": labels}, protocol=2)
+    )
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    header = bytes([0, 0, 8, 3]) + b"".join(size.to_bytes(4, "big") for size in (40, 28, 28))
+    (raw / "t10k-images-idx3-ubyte").write_bytes(header + pictures[:, :28, :28, 0].tobytes())
+    (raw / "t10k-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 40, *labels]))
+    (tmp_path / "svhn").mkdir()
+    savemat(tmp_path / "svhn" / "test_32x32.mat", {"X": pictures.transpose(1, 2, 3, 0), "y": np.array(labels)[:, None]})
+    for folder in (tmp_path / "tiny-imagenet-200" / "val" / "n01", tmp_path / "dtd" / "images" / "dotted"):
+        folder.mkdir(parents=True)
+        for index, picture in enumerate(pictures):
+            Image.fromarray(picture).save(folder / f"{index}.png")
+    (tmp_path / "weights").mkdir()
+    torch.manual_seed(5)
+    save_file(cifar10_learners.NETWORKS["tiny"](10).state_dict(), tmp_path / "weights" / "tiny.safetensors")
+    return tmp_path
+
+
+REAL = TINY | {"source": "images", "weights": "tiny", "n_frozen": 2, "n_images": 40, "n_known": 150, "n_test": 30}
+
+
+def test_published_files_are_measured(files):
+    found = cifar10.measure(REAL, 0, data=files, device="cpu", report=quiet)
+    assert set(found["results"]["none"]) == {*cifar10.METHODS, *cifar10.BEYOND}
+    # All sets hold the same pictures but MNIST, which has no colours: nothing can tell them apart.
+    assert 20 < found["results"]["none"]["MSP"]["AUROC"][0] < 80
+
+
+def test_each_set_is_cut_to_what_is_asked_for(files):
+    pictures, labels = cifar10.load(REAL, 0, files)
+    assert {name: len(own) for name, own in pictures.items()} == {
+        "train": 200,
+        "known": 150,
+        "test": 30,
+        **dict.fromkeys(cifar10.OTHERS, 30),
+    }
+    assert all(own.shape[1:] == (3, 32, 32) and len(labels[name]) == len(own) for name, own in pictures.items())
+
+
+def test_all_comes_from_the_file_but_the_last_layer(files):
+    torch.manual_seed(5)
+    given = cifar10_learners.NETWORKS["tiny"](10)
+    torch.manual_seed(6)
+    stem, learners = cifar10_learners.begin(REAL, 10, files, "cpu")
+    torch.testing.assert_close(stem[0][0].weight, given.conv1.weight)
+    tail = learners["softmax 0"].network
+    torch.testing.assert_close(stem[1][0].conv2.weight, given.layer1[0].conv2.weight)
+    torch.testing.assert_close(tail.stages[0][0].conv1.weight, given.layer2[0].conv1.weight)
+    for other in (given, learners["softmax 1"].network):
+        assert not torch.equal(tail.linear.weight, other.linear.weight)
+    assert learners["dropout"].network.dropout.p == 0.1
+    assert tail.dropout.p == 0
+
+
+def test_only_what_lies_behind_the_stem_is_trained(files):
+    torch.manual_seed(0)
+    stem, learners = cifar10_learners.begin(REAL, 10, files, "cpu")
+    before = {name: value.clone() for name, value in stem.state_dict().items()}
+    pictures, labels = cifar10.load(REAL, 0, files)
+    maps, soft = cifar10_learners.an_epoch_of(REAL, "none", stem, pictures["train"], labels["train"], "cpu")
+    for learner in learners.values():
+        weight = next(learner.network.parameters()).clone()
+        learner.train(maps, soft, 20)
+        assert not torch.equal(weight, next(learner.network.parameters()))
+        assert not learner.network.training
+    for name, value in stem.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_missing_sets_and_weights_are_named(tmp_path, files):
+    with pytest.raises(InvalidInputError, match=r"cifar-10-batches-py.data_batch_1. Got no such file"):
+        cifar10.measure(REAL, 0, data=tmp_path / "nowhere", device="cpu", report=quiet)
+    with pytest.raises(InvalidInputError, match=r"weights.none\.safetensors.*layer1.*Put them there"):
+        cifar10.measure(REAL | {"weights": "none"}, 0, data=files, device="cpu", report=quiet)
+
+
+def test_cut_and_foreign_weights_are_named(files):
+    path = files / "weights" / "tiny.safetensors"
+    whole = path.read_bytes()
+    for length in (0, 5, 200, len(whole) - 9):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InvalidInputError, match=rf"Expected {path} as the weights.*Got SafetensorError"):
+            cifar10_learners.start(REAL, 10, files)
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(
+        InvalidInputError, match=rf"Expected {path} as the weights.*Got tensors of other names"
+    ) as found:
+        cifar10_learners.start(REAL, 10, files)
+    assert "\n" not in str(found.value)
+
+
+def test_squared_error_of_a_perfect_softmax_is_zero_and_of_an_even_one_known():
+    loss = cifar10_learners.SquaredError()
+    assert float(loss(torch.tensor([[100.0, 0.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(0, abs=1e-12)
+    assert float(loss(torch.zeros(1, 4), torch.eye(4)[:1])) == pytest.approx(0.75**2 + 3 * 0.25**2)
+
+
+def test_paper_preset_is_the_papers_protocol():
+    paper = cifar10.PRESETS["paper"]
+    assert (paper["network"], paper["n_epochs"], paper["batch_size"], paper["n_seeds"]) == ("resnet18", 100, 64, 5)
+    assert (paper["learning_rate"], paper["decay_at"], paper["n_images"]) == (0.1, [30, 60, 90], 50000)
+    _, learners = cifar10_learners.begin(paper | {"network": "tiny", "n_members": 1}, 10, None, "cpu")
+    options = learners["hcm"].optimizer.param_groups[0]
+    assert (options["momentum"], options["weight_decay"], learners["hcm"].loss.preset) == (0.9, 1e-4, "cifar10")
+    for preset in cifar10.PRESETS.values():
+        assert preset.keys() == paper.keys()

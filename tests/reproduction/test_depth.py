@@ -1,0 +1,244 @@
+"""The depth experiment: what its methods answer, what it measures and tells, and what it needs."""
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from onsphere import InvalidInputError
+from onsphere.calibration import Calibration
+from reproduction import depth, depth_methods, reproduce
+from reproduction.error_tables import METRICS, RIVALS, VARIANTS, calibrated_metrics
+
+torch.set_num_threads(1)  # the tests run beside each other, one per core
+
+TINY = depth.PRESETS["quick"] | {"n_scenes": 30, "n_epochs": 1}
+
+
+def published(noise=(0.0, 0.5), **of_methods):
+    """A run that found the paper's figures (for HCM Lift, HCM's); the less sure of two pictures is the noisier one."""
+    metrics, rows = {}, {}
+    for method in (*RIVALS, *VARIANTS):
+        figures = depth.PAPER.get(method, depth.PAPER["HCM"])
+        metrics[method] = dict(zip(METRICS, figures, strict=True)) | of_methods.get(method.replace(" ", "_"), {})
+        spread = [1.0, 0.0] if method in VARIANTS else [1.0, 0.9]
+        rows[method] = {"error": [0.1, 0.2], "confidence": spread}
+    return {"metrics": metrics, "rows": rows, "noise": list(noise)}
+
+
+def held(run):
+    return {claim.text: claim.holds for claim in depth.claims([run])}
+
+
+def one_that_says(claims, *words):
+    (found,) = [holds for text, holds in claims.items() if all(word in text for word in words)]
+    return found
+
+
+# --- the quick preset ---
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    return reproduce("depth", preset="quick", out=tmp_path_factory.mktemp("depth"), data=tmp_path_factory.mktemp("no"))
+
+
+def test_quick_writes_table_claims_and_figures(quick):
+    assert len(quick.rows) == 5 * len(METRICS)
+    assert len(json.loads((quick.folder / "depth.json").read_text())["runs"]) == 1
+    for name in ("calibration", "examples-hcm", "examples-hcm-lift"):
+        assert (quick.folder / f"depth-{name}.png").stat().st_size > 1000
+
+
+def test_figures_are_in_their_ranges(quick):
+    run = quick.runs[0]
+    assert all(0 <= each <= 0.5 for each in run["noise"])
+    for method, figures in run["metrics"].items():
+        coverage = [figures[f"cov@{k}σ"] for k in (1, 2, 3)]
+        assert sorted(coverage) == coverage
+        assert all(-1 <= figures[name] <= 1 for name in ("Pearson", "Spearman"))
+        assert figures["RMSE"] == pytest.approx(np.mean(run["rows"][method]["error"]), rel=1e-4)
+        assert all(0 <= each <= 1 for each in run["rows"][method]["confidence"])
+
+
+def test_examples_are_the_surest_and_the_least_sure(quick):
+    run = quick.runs[0]
+    for method in VARIANTS:
+        confidence = run["rows"][method]["confidence"]
+        shown = [example["confidence"] for example in run["examples"][method]]
+        assert (shown[0], shown[3]) == pytest.approx((max(confidence), min(confidence)), rel=1e-4)
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_does_not(tmp_path):
+    first, again, other = (
+        depth.measure(TINY, seed, data=tmp_path, device="cpu", report=lambda *_: None) for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first["metrics"] != other["metrics"]
+
+
+# --- data ---
+
+
+def test_real_depth_is_read_in_units_of_ten_metres(tmp_path):
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, size=(4, 3, 64, 64), dtype=np.uint8)
+    metres = rng.uniform(1, 9, size=(4, 64, 64)).astype(np.float32)
+    (tmp_path / "nyu_v2").mkdir()
+    with h5py.File(tmp_path / "nyu_v2" / "nyu_depth_v2_labeled.mat", "w") as file:
+        file["images"], file["depths"] = pictures, metres
+    np.savez(tmp_path / "nyu_v2" / "splits.npz", train=[0, 1, 2], test=[3])
+    x, y = depth._scenes({"scenes": "nyu", "n_scenes": 1449}, 0, tmp_path)
+    assert x.shape == (4, 3, 64, 64)
+    # The file keeps x before y.
+    np.testing.assert_allclose(x, pictures.transpose(0, 1, 3, 2) / 255)
+    np.testing.assert_allclose(y, metres.transpose(0, 2, 1) / 10, rtol=1e-6)
+
+
+def test_missing_data_is_named(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"nyu_depth_v2_labeled\.mat.*New York"):
+        reproduce("depth", preset="cpu", data=tmp_path, out=tmp_path / "results")
+
+
+def test_made_up_rooms_are_darker_where_they_are_farther():
+    x, y = depth._rooms(5, np.random.default_rng(0))
+    assert x.shape == (5, 3, 32, 32)
+    assert y.min() > 0
+    assert y.max() < 1
+    assert all(np.corrcoef(x[i].mean(axis=0).ravel(), y[i].ravel())[0, 1] < -0.9 for i in range(5))
+
+
+def test_pictures_survive_being_kept_as_text():
+    rng = np.random.default_rng(0)
+    picture, prediction, truth = rng.uniform(size=(3, 8, 8)), rng.uniform(size=64), rng.uniform(size=(8, 8))
+    example = json.loads(json.dumps(depth._example(picture, prediction, truth, 0.5)))
+    np.testing.assert_allclose(depth._unpacked(example, "picture"), picture.transpose(1, 2, 0), atol=1 / 255)
+    np.testing.assert_allclose(depth._unpacked(example, "prediction"), prediction.reshape(8, 8), atol=1 / 255)
+    np.testing.assert_allclose(depth._unpacked(example, "truth"), truth, atol=1 / 255)
+
+
+# --- what the methods answer ---
+
+
+@pytest.fixture
+def answered():
+    """A method with networks as they were made, its answer to pictures, and what its networks say of them."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(3, 3, 16, 16, generator=rng), torch.rand(6, 1, 16, 16, generator=rng) + 0.2
+
+    def ask(method):
+        networks, losses = [], []
+
+        def fit(network, loss, number):
+            torch.manual_seed(number)
+            for layer in network.modules():
+                if hasattr(layer, "reset_parameters"):
+                    layer.reset_parameters()
+            networks.append(network)
+            losses.append(loss)
+
+        value, uncertainty = method(fit, y, TINY)(x)
+        with torch.no_grad():
+            outputs = [network.eval()(x) for network in networks]
+            loss = float(losses[0](outputs[0], y[:3]))
+        return value, uncertainty, outputs, loss, y
+
+    return ask
+
+
+def test_hcm_takes_the_map_as_one_vector(answered):
+    value, uncertainty, (output,), loss, y = answered(depth_methods.hcm)
+    length = output.direction.norm(dim=1)
+    np.testing.assert_allclose(value, output.magnitude[:, None] * output.direction, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(uncertainty, output.magnitude.abs() * (length - 1).abs(), rtol=1e-4)
+    magnitude = y[:3].flatten(1).norm(dim=1)
+    direction = y[:3].flatten(1) / magnitude[:, None]
+    of_direction = magnitude**2 * ((output.direction - direction) ** 2).sum(dim=1)
+    assert loss == pytest.approx(float((of_direction + (output.magnitude - magnitude) ** 2).mean()), rel=1e-4)
+
+
+def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
+    value, uncertainty, (output,), _, y = answered(depth_methods.hcm_lift)
+    scale, center = y.double().std(correction=0), y.double().mean()
+    u = output.magnitude.abs() * (output.direction.norm(dim=-1) - 1).abs()
+    a = (output.magnitude * output.direction[..., -1] - 3).abs()
+    np.testing.assert_allclose(uncertainty, (u + a).double().mean(dim=(1, 2)) * scale, rtol=1e-4)
+    np.testing.assert_allclose(value, output.mean[..., 0].flatten(1) * scale + center, rtol=1e-4, atol=1e-5)
+
+
+def test_an_ensemble_answers_mean_and_spread(answered):
+    value, uncertainty, outputs, loss, y = answered(depth_methods.ensemble)
+    maps = torch.stack(outputs)[:, :, 0].flatten(2).double() * y.double().std() + y.double().mean()
+    assert len(outputs) == TINY["n_members"]
+    in_spreads = (maps[0] - y[:3].flatten(1)) / y.std()
+    assert loss == pytest.approx(float((in_spreads**2).mean()), rel=1e-4)
+    np.testing.assert_allclose(value, maps.mean(dim=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(uncertainty, maps.var(dim=0, correction=0).mean(dim=1).sqrt(), rtol=1e-4)
+
+
+def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
+    value, uncertainty, (output,), loss, y = answered(depth_methods.evidential)
+    gamma, nu, alpha, beta = output.flatten(2).double().unbind(dim=1)
+    nu, beta = (torch.nn.functional.softplus(each) + 1e-6 for each in (nu, beta))
+    variance = beta / (nu * (torch.nn.functional.softplus(alpha) + 1e-6)) * y.double().var()
+    np.testing.assert_allclose(value, gamma * y.double().std() + y.double().mean(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(uncertainty, variance.mean(dim=1).sqrt(), rtol=1e-3)
+    assert np.isfinite(loss)
+
+
+def test_dropout_answers_alike_when_asked_again_and_varies_within(answered):
+    first, again = answered(depth_methods.dropout_passes), answered(depth_methods.dropout_passes)
+    np.testing.assert_array_equal(first[0], again[0])
+    assert (first[1] > 0).all()
+
+
+def test_metrics_use_the_temperature_of_the_held_out_rows():
+    error = np.linspace(0.1, 1.0, 100)
+    held_out = Calibration(np.full(100, 0.5), error)
+    tested = Calibration(np.linspace(0.2, 1.1, 100), error)
+    figures = calibrated_metrics(held_out, tested)
+    scaled = held_out.temperature * tested.uncertainty
+    assert figures["cov@2σ"] == np.mean(error <= 2 * scaled)
+    assert figures["Pearson"] == pytest.approx(1)
+    assert figures["Spearman"] == pytest.approx(1)
+    assert figures["RMSE"] == pytest.approx(0.55)
+    # The scaled uncertainty is a straight line of the error, so the bins change nothing but the sign within a bin.
+    assert figures["ECE_reg"] == pytest.approx(np.abs(scaled - error).mean(), abs=0.02)
+
+
+# --- table and claims ---
+
+
+def test_published_figures_stand_beside_ours():
+    rows = {(row["method"], row["metric"]): row for row in depth.tabulate([published()])}
+    assert rows["HCM", "Pearson"]["paper"] == 0.4919
+    assert rows["MC Dropout", "RMSE"]["paper"] == 0.1189
+    assert rows["EDL", "cov@3σ"]["paper"] == 0.9884
+    assert rows["Ensemble", "ECE_reg"]["paper"] == 0.1838
+    assert rows["HCM Lift", "Pearson"]["paper"] is None
+    assert {row["agrees?"] for row in rows.values() if row["paper"] is not None} == {"yes"}
+
+
+def test_the_papers_own_figures_uphold_its_claims():
+    assert all(held(published()).values())
+
+
+def test_claims_fail_where_the_figures_say_so():
+    poor = dict.fromkeys(("Pearson", "Spearman", "ECE_reg", "RMSE"), 0.0)
+    exact = dict(zip(METRICS[:3], (0.68, 0.95, 0.997), strict=True))
+    run = published(noise=(0.5, 0.0), HCM=poor | exact)
+    run["rows"]["HCM"] = {"error": [0.2, 0.1], "confidence": [0.5, 0.5]}
+    found = held(run)
+    ours = {text: holds for text, holds in found.items() if text.startswith("HCM Lift")}
+    assert len(ours) == 2
+    assert all(ours.values())
+    assert not any(holds for text, holds in found.items() if text not in ours)
+
+
+def test_best_correlations_are_counted_for_each_variant():
+    run = published(HCM_Lift={"Pearson": 0.2})
+    assert depth.best_correlations([run]) == {"Pearson": False, "Spearman": True}
+    assert depth.best_correlations([run], "HCM") == {"Pearson": True, "Spearman": True}
+    assert one_that_says(held(run), "HCM Lift", "Pearson") is False

@@ -1,0 +1,199 @@
+"""The industrial experiment: what it measures and tells, and what it needs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from onsphere import InvalidInputError
+from reproduction import industrial, reproduce
+from reproduction.data import WAFER_ANOMALIES, WAFER_KINDS
+from reproduction.error_tables import METRICS, RIVALS, VARIANTS
+
+torch.set_num_threads(1)  # the tests run beside each other, one per core
+
+QUICK = industrial.PRESETS["quick"]
+
+
+def real_spectra(folder, n=8, seed=0):
+    """Three samples, each with spectra of its own, in the files of the real set."""
+    rng, base = np.random.default_rng(seed), folder / "ellipsometry"
+    base.mkdir()
+    sample = np.repeat(["A", "B", "C"], n)
+    ncs = rng.normal(size=(3, 3, 6)).repeat(n, axis=0) + 0.05 * rng.normal(size=(3 * n, 3, 6))
+    np.savez(base / "spectra_ncs.npz", ncs=ncs, energy_eV=np.linspace(4, 1, 6), sample=sample)
+    columns = ["X (cm)", "Y (cm)", "Unweighted Error", "Surface Layer Thickness", "a-SiH Thickness"]
+    columns += ["Amp", "Br", "Eo", "Eg", "Ep"]
+    values = np.array([[0.0], [1.0], [10.0]]).repeat(n, axis=0) + 0.05 * rng.normal(size=(3 * n, 10))
+    rows = [columns, *values.tolist()]
+    (base / "fit_params_Surface_Layer.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    for name in ("nk_Si_JAW.csv", "nk_NTVE_JAW.csv", "nk_Void.csv"):
+        (base / name).write_text("Wavelength (nm),n,k\n" + "300,1.5,0\n" * 6)
+    return folder
+
+
+def published(**of_methods):
+    """A run that found the paper's figures, HCM's for those that it lacks, and held what is claimed beyond them."""
+    run = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "real": {}}
+    for method in industrial.METHODS:
+        figures, is_ours = industrial.PAPER.get(method, industrial.PAPER["HCM"]), method not in RIVALS
+        run["metrics"][method] = dict(zip(METRICS, figures, strict=True)) | of_methods.get(method.replace(" ", "_"), {})
+        run["low"][method] = 3.0 if is_ours else 1.0
+        found = {"RMSE": 1.0, "confidence": 0.5, "below .1": 0.1, "Spearman": 0.2, "AUROC": 0.9 if is_ours else 0.6}
+        run["kinds"][method] = dict.fromkeys(WAFER_KINDS, found)
+        run["coverage"][method] = 0.9
+        run["points"][method] = {"error": [1.0, 2.0], "uncertainty": [4.0, 8.0], "confidence": [0.9, 0.1]}
+    run["real"] = {method: {"seen": 0.1, "unseen": 5.0, "AUROC": 1.0} for method in VARIANTS}
+    return run
+
+
+def held(run):
+    return {claim.text: claim.holds for claim in industrial.claims([run])}
+
+
+# --- the quick preset ---
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    data = real_spectra(tmp_path_factory.mktemp("data"))
+    return reproduce("industrial", preset="quick", data=data, out=tmp_path_factory.mktemp("industrial"))
+
+
+def test_quick_writes_table_claims_and_figures(quick):
+    n_methods = len(industrial.METHODS)
+    assert len(quick.rows) == n_methods * (len(METRICS) + len(WAFER_KINDS) + 1) + 3 * len(VARIANTS)
+    assert len(json.loads((quick.folder / "industrial.json").read_text())["runs"]) == 1
+    for name in ("calibration", "profiles"):
+        assert (quick.folder / f"industrial-{name}.png").stat().st_size > 1000
+
+
+def test_figures_are_in_their_ranges(quick):
+    run = quick.runs[0]
+    for method in industrial.METHODS:
+        figures = run["metrics"][method]
+        coverage = [figures[f"cov@{k}σ"] for k in (1, 2, 3)]
+        assert sorted(coverage) == coverage
+        assert all(-1 <= figures[name] <= 1 for name in ("Pearson", "Spearman"))
+        kinds = run["kinds"][method]
+        assert figures["RMSE"] == pytest.approx(np.mean([kinds[kind]["RMSE"] for kind in WAFER_KINDS]))
+        assert kinds["normal"]["AUROC"] == 0.5
+        assert all(0 <= kinds[kind][what] <= 1 for kind in kinds for what in ("confidence", "below .1", "AUROC"))
+        assert 0.5 < run["coverage"][method] <= 1
+        assert np.shape(run["profiles"][method]["error"]) == (industrial.N_PROFILES, industrial.N_RADII)
+
+
+def test_wafers_with_an_anomaly_of_the_hole_are_predicted_worse(quick):
+    for kinds in quick.runs[0]["kinds"].values():
+        assert kinds["under_etch"]["RMSE"] > kinds["normal"]["RMSE"]
+
+
+def test_a_sample_that_was_not_trained_on_is_predicted_worse(quick):
+    assert all(each["unseen"] > each["seen"] for each in quick.runs[0]["real"].values())
+    assert {row["method"] for row in quick.rows if row["metric"].startswith("real spectra")} == set(VARIANTS)
+
+
+def test_the_same_seed_gives_the_same_figures_and_says_so_where_real_spectra_are_missing(quick, tmp_path):
+    again = industrial.measure(QUICK, 0, data=tmp_path, device="cpu", report=lambda *_: None)
+    assert again["metrics"] == quick.runs[0]["metrics"]
+    assert "left out" in again["real"]["skipped"]
+    assert "spectra_ncs.npz" in again["real"]["skipped"]
+    assert industrial.tabulate([again])[-1] == {"metric": again["real"]["skipped"]}
+
+
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_other_presets_stop_where_real_spectra_are_missing_or_broken(tmp_path, preset):
+    def real(data):
+        return industrial._real(industrial.PRESETS[preset], 0, data, "cpu")
+
+    with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz\. Got no such file"):
+        real(tmp_path)
+    path = real_spectra(tmp_path) / "ellipsometry" / "spectra_ncs.npz"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz as"):
+        real(tmp_path)
+
+
+# --- settings ---
+
+
+def test_the_whole_set_is_taken_where_no_number_is_given(monkeypatch):
+    from reproduction.data import make_wafers
+
+    parts = [make_wafers(n, random_state=n) for n in (3, 2, 4)]
+    monkeypatch.setattr(industrial, "wafer_benchmark", lambda seed: parts if seed == 7 else None)
+    for part, given in zip(industrial._wafers(None, 7), parts, strict=True):
+        np.testing.assert_array_equal(part.spectra, given.spectra)
+        np.testing.assert_array_equal(part.radii, given.radii)
+        assert part.kind.tolist() == ["normal"] * len(given)
+
+
+def test_few_wafers_hold_every_kind():
+    train, held_out, test = industrial._wafers(18, 0)
+    assert [len(part.radii) for part in (train, held_out, test)] == [18, 4, 18]
+    assert sorted(set(test.kind)) == sorted(WAFER_KINDS)
+    assert set(train.kind) == set(held_out.kind) == {"normal"}
+
+
+def test_the_paper_preset_has_the_papers_steps():
+    models = industrial._models(industrial.PRESETS["paper"], 0, "cpu")
+    assert list(models) == list(industrial.METHODS)
+    for model in models.values():
+        network = model.estimator
+        assert network.callbacks[0][1].kwargs["milestones"] == [150, 300, 450, 600, 750, 900]
+        assert (network.hidden_sizes, network.max_epochs, network.learning_rate) == ((200, 100, 50), 1000, 0.002)
+        assert network.dropout == (0.1 if model is models["MC Dropout"] else 0)
+
+
+# --- table and claims ---
+
+
+def test_published_figures_stand_beside_ours():
+    rows = {(row["method"], row["metric"]): row for row in industrial.tabulate([published()])}
+    assert rows["HCM", "Pearson"]["paper"] == 0.8435
+    assert rows["EDL", "Spearman"]["paper"] == -0.1837
+    assert rows["MC Dropout", "cov@2σ"]["paper"] == 0.8961
+    assert rows["Ensemble", "RMSE"]["paper"] == 4.6783
+    assert rows["HCM raw", "RMSE"]["paper"] is None
+    assert rows["HCM Lift", "drift: share with a confidence below .1"]["ours"] == 0.1
+    assert rows["HCM Lift", "drift: share with a confidence below .1"]["AUROC against normal"] == 0.9
+    assert rows["HCM", "real spectra: RMSE, unseen sample"]["ours"] == 5.0
+
+
+def test_the_papers_own_figures_uphold_its_claims():
+    found = held(published())
+    assert len(found) == 14
+    assert all(found.values())
+
+
+def test_claims_fail_where_the_figures_say_so():
+    poor = {"Pearson": -1.0, "Spearman": -1.0, "cov@2σ": 0.95, "cov@3σ": 0.99, "RMSE": 1.0}
+    run = published(HCM=poor, HCM_Lift=poor)
+    for method in VARIANTS:
+        run["low"][method] = 0.5
+        run["kinds"][method] = {kind: run["kinds"]["EDL"][kind] | {"AUROC": 0.1} for kind in WAFER_KINDS}
+        run["real"][method]["AUROC"] = 0.5
+    run["coverage"]["HCM Lift"] = 0.8
+    run["points"]["HCM raw"] = {"error": [1.0, 2.0, 2.0], "uncertainty": [40.0, 0.1, 0.1]}
+    assert not any(held(run).values())
+
+
+def test_a_bound_may_hold_and_be_loose_or_fail_and_be_near():
+    run = published()
+    run["points"]["HCM raw"]["uncertainty"] = [0.1, 0.1]
+    assert [holds for text, holds in held(run).items() if "bound" in text] == [True, False]
+    run["points"]["HCM raw"]["uncertainty"] = [6.0, 12.0]
+    assert [holds for text, holds in held(run).items() if "bound" in text] == [False, True]
+
+
+def test_nothing_is_claimed_of_real_spectra_that_are_missing():
+    missing = published() | {"real": {"skipped": "left out"}}
+    assert len(held(missing)) == len(held(published())) - 1
+
+
+def test_anomalies_are_averaged_without_normal_and_drifting_wafers():
+    run = published()
+    run["kinds"]["HCM Lift"] = {kind: {"AUROC": 0.9 * (kind in WAFER_ANOMALIES)} for kind in WAFER_KINDS}
+    (found,) = [claim for claim in industrial.claims([run]) if "anomalies" in claim.text]
+    assert "HCM Lift 0.900" in found.figures

@@ -1,0 +1,389 @@
+"""Files in, files out."""
+
+import datetime
+import gzip
+import os
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onsphere import InvalidInputError, MissingExtraError
+from onsphere.table import Column, TableEncoder, describe_columns, files, read_batches, read_table
+from onsphere.table import csv_dialect as dialects
+from onsphere.table.files import table_writer, to_frame
+
+
+def in_batches(path, columns, **options):
+    return pd.concat([to_frame(table) for table in read_batches(path, columns, **options)], ignore_index=True)
+
+
+def assert_same_numbers(path, **options):
+    """The reader of whole files and the one of batches lead to the same numbers, bit for bit."""
+    frame = read_table(path, **options)
+    columns = describe_columns(frame)
+    encoder = TableEncoder(columns).fit(frame)
+    numbers = encoder.transform(frame)
+    np.testing.assert_array_equal(encoder.transform(in_batches(path, columns, **options)), numbers)
+    np.testing.assert_array_equal(encoder.transform(read_table(path, columns=columns, **options)), numbers)
+    return frame
+
+
+def csv(tmp_path, text, name="a.csv", encoding="utf-8"):
+    path = tmp_path / name
+    content = text.encode(encoding)
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+# --- CSV in all its forms ---
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("size,city\n1.5,Köln\n2.5,Rom\n1,Köln\n", {}),
+        ("size,city\r\n1.5,Köln\r\n2.5,Rom\r\n1,Köln\r\n", {}),
+        ("size,city\r1.5,Köln\r2.5,Rom\r1,Köln\r", {}),
+        ("\n\nsize,city\n1.5,Köln\n\n2.5,Rom\n1,Köln", {}),
+        ("size;city\n1,5;Köln\n2,5;Rom\n1;Köln\n", {}),
+        ('size;city\n"1,5";Köln\n2,5;Rom\n1;Köln\n', {}),
+        ("size\tcity\n1.5\tKöln\n2.5\tRom\n1\tKöln\n", {}),
+        ("size|city\n1.5|Köln\n2.5|Rom\n1|Köln\n", {}),
+        ("size:city\n1.5:Köln\n2.5:Rom\n1:Köln\n", {"delimiter": ":"}),
+        ("size\tcity\n1.5\tKöln\n2.5\tRom\n1\tKöln\n", {"delimiter": r"\t"}),
+        (' size , city\n"1.5","Köln"\n2.5,Rom\n1,"Köln"\n', {}),
+    ],
+)
+@pytest.mark.parametrize(("name", "encoding"), [("a.csv", "utf-8"), ("a.csv.gz", "utf-8-sig"), ("a", "cp1252")])
+def test_every_way_of_writing_csv_is_the_same_table(tmp_path, text, options, name, encoding):
+    frame = assert_same_numbers(csv(tmp_path, text, name, encoding), **options)
+    assert frame.to_dict("list") == {"size": [1.5, 2.5, 1.0], "city": ["Köln", "Rom", "Köln"]}
+
+
+def test_a_file_longer_than_what_is_looked_at_may_still_be_cp1252(tmp_path, monkeypatch):
+    monkeypatch.setattr(dialects, "_SNIFFED", 25)
+    text = "size,city\n1.5,Köln\n2.5,Köln\n1,Rom\n"
+    for encoding in ("utf-8", "cp1252"):
+        assert read_table(csv(tmp_path, text, encoding=encoding))["city"].tolist() == ["Köln", "Köln", "Rom"]
+    # The last byte looked at is the first of two that make a letter.
+    assert read_table(csv(tmp_path, "size,city\n1.5,Köln\n2.50,éé\n1,Rom\n"))["city"].tolist() == ["Köln", "éé", "Rom"]
+
+
+def test_names_with_anything_in_them(tmp_path):
+    path = csv(tmp_path, '"a, b";"c\nd";"say ""x""";é;1;;value\n1;2;3;4;5;6;7\n2;3;4;5;6;7;8\n1;3;4;5;6;7;7\n')
+    frame = assert_same_numbers(path)
+    assert list(frame.columns) == ["a, b", "c\nd", 'say "x"', "é", "1", "column_6", "value"]
+    assert len(frame) == 3
+
+
+def test_cells_with_anything_in_them(tmp_path):
+    text = 'x,y\n"a, b",1\n"line\none",2\n"say ""x""",3\n"a, b",4\n'
+    assert assert_same_numbers(csv(tmp_path, text))["x"].tolist() == ["a, b", "line\none", 'say "x"', "a, b"]
+
+
+def test_a_comma_is_a_decimal_point_only_where_most_numbers_have_it(tmp_path):
+    path = csv(tmp_path, "x;code\n1.5;3,4\n2.5;a\n3.5;a\n")
+    assert assert_same_numbers(path)["x"].tolist() == [1.5, 2.5, 3.5]
+    # Among text, too: one odd word does not turn numbers into words.
+    rows = "\n".join(f"{index},5;{index}" for index in range(40))
+    frame = assert_same_numbers(csv(tmp_path, f"x;y\n{rows}\nbroken;7\n"))
+    assert describe_columns(frame)[0].mixed
+    assert frame["x"].tolist()[:2] == ["0.5", "1.5"]
+
+
+def test_keys_stay_as_they_are_written(tmp_path):
+    path = csv(tmp_path, "key;x\n007;1,5\n1,50;2,5\n")
+    (table,) = read_batches(path, [Column("key", "key"), Column("x", "number")])
+    assert table["key"].to_pylist() == ["007", "1,50"]
+
+
+def test_times_of_day_are_the_same_text_in_both_readers(tmp_path):
+    rows = "".join(f"{10 + index % 2}:00,{index}.5\n" for index in range(10))
+    assert assert_same_numbers(csv(tmp_path, f"at,x\n{rows}"))["at"].tolist()[:2] == ["10:00", "11:00"]
+
+
+def test_categories_are_read_as_they_were_in_fit_whatever_they_look_like_now(tmp_path):
+    path = csv(tmp_path, "code,x\n01,1\n02,2\n")
+    assert read_table(path)["code"].tolist() == [1, 2]
+    assert read_table(path, columns=[Column("code", "category")])["code"].tolist() == ["01", "02"]
+
+
+def test_missing_in_many_words(tmp_path):
+    frame = assert_same_numbers(csv(tmp_path, 'x,y\n1,a\n,NA\nNaN,""\nnull,n/a\n2,b\n'))
+    assert frame["x"].isna().tolist() == frame["y"].isna().tolist() == [False, True, True, True, False]
+
+
+def test_a_table_with_ten_thousand_columns(tmp_path):
+    names = [f"a_rather_long_name_{index}" for index in range(10_000)]
+    rows = [",".join(str(row + column) for column in range(10_000)) for row in range(3)]
+    path = csv(tmp_path, "\n".join([",".join(names), *rows]))
+    frame = read_table(path)
+    assert (list(frame.columns), frame.shape) == (names, (3, 10_000))
+    with pytest.raises(InvalidInputError, match="10,000 in all") as told:
+        read_table(path, columns=[Column("price", "number")])
+    assert len(str(told.value)) < 2_000
+
+
+CELL = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=5) | st.sampled_from(
+    ["1", "1,5", "a\nb", '"', "x\r\ny"]
+)
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(
+        st.tuples(CELL, st.integers() | st.floats(allow_nan=False, allow_infinity=False)), min_size=3, max_size=8
+    )
+)
+def test_any_table_written_by_pandas_is_read_alike_by_both_readers(rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / "a.csv"
+    pd.DataFrame(rows, columns=["text", "x"]).to_csv(path, index=False)
+    try:
+        frame = assert_same_numbers(path)
+    except InvalidInputError as error:
+        assert "to learn from" in str(error) or "finite" in str(error)  # noqa: PT017
+        return
+    np.testing.assert_array_equal(frame["x"].astype(float), [float(x) for _, x in rows])
+
+
+# --- Parquet and Arrow ---
+
+RICH = pa.table(
+    {
+        "whole": pa.array([2**60, None, 5, 5], pa.int64()),
+        "flag": pa.array([True, None, False, True]),
+        "name": pa.array(["a", "b", None, "a"]).dictionary_encode(),
+        "day": pa.array([datetime.date(2024, 1, 31), None, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+        "stamp": pa.array([0, 10**9, None, 10**9], pa.timestamp("ms", tz="Asia/Tokyo")),
+        "money": pa.array([Decimal("1.50"), Decimal("2.50"), None, Decimal("1.50")]),
+        "at": pa.array([datetime.time(10), datetime.time(11), None, datetime.time(10)]),
+        "wait": pa.array([1, 2, None, 1], pa.duration("s")),
+        "nothing": pa.nulls(4),
+        "pairs": pa.array([[1, 2], [3], None, []]),
+        "half": pa.array(np.array([1, 2, 3, 3], dtype=np.float16)),
+    }
+)
+
+
+def write(table, path):
+    match path.suffix:
+        case ".parquet":
+            pa.parquet.write_table(table, path, row_group_size=2)
+        case ".feather":
+            pa.feather.write_feather(table, str(path), compression="uncompressed")
+        case ".arrow":
+            with pa.ipc.new_stream(str(path), table.schema) as writer:
+                writer.write_table(table, max_chunksize=3)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow"])
+def test_rich_types_become_plain_ones(tmp_path, name):
+    frame = assert_same_numbers(write(RICH, tmp_path / name))
+    kinds = {column.name: column.kind for column in describe_columns(frame)}
+    assert kinds == {
+        "whole": "number",
+        "flag": "boolean",
+        "name": "category",
+        "day": "date",
+        "stamp": "date",
+        "money": "number",
+        "at": "category",
+        "wait": "number",
+        "nothing": "unused",
+        "pairs": "unused",
+        "half": "number",
+    }
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a", "a.data"])
+def test_a_table_is_known_by_how_it_begins(tmp_path, name):
+    for suffix in (".parquet", ".feather"):
+        write(RICH, tmp_path / f"b{suffix}").replace(tmp_path / name)
+        assert len(read_table(tmp_path / name)) == 4
+
+
+def test_the_index_of_pandas_is_a_column(tmp_path):
+    frame = pd.DataFrame({"x": [1.0, 2.0, 4.0]}, index=[12, 7, 9])
+    frame.to_parquet(tmp_path / "a.parquet")
+    read = read_table(tmp_path / "a.parquet")
+    assert [column.kind for column in describe_columns(read)] == ["number", "key"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow", "a.csv"])
+def test_batches_are_small_and_lose_nothing(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 3)
+    table = pa.table({"x": np.arange(10.0), "y": ["a"] * 10})
+    path = tmp_path / name
+    if name == "a.csv":
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        write(table, path)
+    batches = list(read_batches(path, [Column("x", "number")]))
+    assert max(batch.num_rows for batch in batches) == 3
+    assert [batch.column_names for batch in batches] == [["x"]] * len(batches)
+    assert [x for batch in batches for x in batch["x"].to_pylist()] == list(range(10))
+
+
+# --- what goes wrong ---
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "which is empty"),
+        (b" \n\n \n", "which holds no text"),
+        (b'a,"b\nc"\n\n', "which has a header and no rows"),
+        (b"a,b\n1,\x002\n", "which is none of them"),
+        (b"a,b,c\n1,2\n3,4,5\n", "Expected 3 columns, got 2"),
+        (b"a,b\n1,2,3\n", "Expected 2 columns, got 3"),
+        (b"a,b,a\n1,2,3\n", "more than one column named a"),
+        (b"PAR1 is how Parquet begins", "cannot be read"),
+        (b"ARROW1 is how Arrow begins", "cannot be read"),
+        (b'"' + b"x" * 200_000 + b'",b\n1,2\n', "field larger than field limit"),
+        (b"a,b\n1,\x81\xe9\n", "cannot be read"),
+    ],
+)
+def test_what_is_no_table_is_told_in_a_sentence(tmp_path, content, words):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=words):
+        read_table(path)
+    with pytest.raises(InvalidInputError, match=words):
+        list(read_batches(path, []))
+
+
+def test_what_is_no_file_is_told(tmp_path):
+    with pytest.raises(InvalidInputError, match="which does not exist"):
+        read_table(tmp_path / "a.csv")
+    with pytest.raises(InvalidInputError, match="which is a folder"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.parquet", "a.arrow"])
+def test_a_damaged_file_is_told(tmp_path, name):
+    content = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_table(tmp_path / name)
+    (tmp_path / name).write_bytes(content[:14] + b"\xff" * 8 + content[22:])
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "§"])
+def test_what_is_no_delimiter_is_told(tmp_path, delimiter):
+    with pytest.raises(InvalidInputError, match="a delimiter of one character"):
+        read_table(csv(tmp_path, "a,b\n1,2\n"), delimiter=delimiter)
+
+
+def test_text_where_numbers_were_is_told(tmp_path):
+    path = csv(tmp_path, "x,y\n1,2\nabc,3\n")
+    with pytest.raises(InvalidInputError, match=r"numbers in the column x of .*Got 'abc' in row 1 "):
+        list(read_batches(path, [Column("x", "number")]))
+    with pytest.raises(InvalidInputError, match=r"numbers in the column x of .*Got 'abc' in row 1 "):
+        read_table(path, columns=[Column("x", "number")])
+
+
+def test_packed_files_are_known_by_how_they_begin(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.compress(b"x,y\n1,2\n3,4\n"))
+    assert read_table(path).values.tolist() == [[1, 2], [3, 4]]
+    assert sum(batch.num_rows for batch in read_batches(path, [Column("x", "number")])) == 2
+    plain = tmp_path / "a.csv.gz"
+    plain.write_text("x,y\n1,2\n")
+    assert read_table(plain).values.tolist() == [[1, 2]]
+
+
+def test_other_things_are_called_by_their_names(tmp_path):
+    for encoding in ("utf-16", "utf-16-be"):
+        text = "\ufeffx,y\n1,2\n" if encoding == "utf-16-be" else "x,y\n1,2\n"
+        (tmp_path / "wide.csv").write_bytes(text.encode(encoding))
+        with pytest.raises(InvalidInputError, match=r"which is in UTF-16\. Save it as UTF-8"):
+            read_table(tmp_path / "wide.csv")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInputError, match="which is not an ordinary file; save it first"):
+        read_table(tmp_path / "pipe")
+    for name in ("a.parquet", "a.arrow"):
+        write(pa.table({"x": pa.array([], pa.float64())}), tmp_path / name)
+        for read in (read_table, lambda path: list(read_batches(path, [Column("x", "number")]))):
+            with pytest.raises(InvalidInputError, match="which has no rows"):
+                read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv"])
+def test_missing_features_are_told_and_missing_keys_are_not_missed(tmp_path, name):
+    table = pa.table({"x": [1.0, 2.0], "id": [1, 2]})
+    path = tmp_path / name
+    if name == "a.csv":
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        write(table, path)
+    wanted = [Column("size", "number"), Column("x", "number")]
+    for read in (lambda: list(read_batches(path, wanted)), lambda: read_table(path, columns=wanted)):
+        with pytest.raises(InvalidInputError, match=r"Expected the column\(s\) size in .* Got x, id."):
+            read()
+    (batch,) = read_batches(path, [Column("x", "number"), Column("name", "key"), Column("id", "key")])
+    assert batch.column_names == ["x", "id"]
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"onsphere\[cli\]"):
+        read_table(tmp_path / "a.csv")
+
+
+# --- writing ---
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.parquet", "a.feather", "a.arrow"])
+def test_what_is_written_is_read_again(tmp_path, name):
+    path = tmp_path / name
+    columns = {
+        "name": ["a, b", 'say "x"\n', None],
+        "x": [1.5, 2.5, 1e-300],
+        "n": [2**60, 1, 2],
+        "good": [True, False, True],
+    }
+    with table_writer(path) as writer:
+        writer.add(columns)
+        writer.add(columns)
+        assert not path.exists()
+    frame = read_table(path)
+    assert frame["name"].tolist()[:2] == columns["name"][:2]
+    assert frame["name"].isna().tolist() == [False, False, True] * 2
+    for column in ("x", "n", "good"):
+        assert frame[column].tolist() == columns[column] * 2
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+def test_a_failure_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    with (
+        pytest.raises(InvalidInputError, match="Expected key columns that can be written as csv"),
+        table_writer(path) as writer,
+    ):
+        writer.add({"pairs": [[1], [2]]})
+
+    def stopped():
+        with table_writer(path) as writer:
+            writer.add({"x": [1]})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.csv", "old")]
+
+
+def test_a_strange_ending_is_told(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"whose name ends in \.csv"), table_writer(tmp_path / "a.xlsx"):
+        pass

@@ -1,0 +1,399 @@
+"""From a table to a calibrated model, and what it is worth."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import binom
+from sklearn.model_selection import ShuffleSplit, train_test_split
+
+from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, OnsphereWarning, Tolerance
+from onsphere.calibration import covered_share_range
+from onsphere.table import BACKBONES, Column, backbone_choice, compare_table, evaluate, fit_table, read_table
+from onsphere.table import compare as comparing
+from onsphere.table.backbone_choice import choose_backbone, table_model
+from onsphere.table.fit import prepared
+from onsphere.table.targets import rows_with_target, split_target
+
+OPTIONS = {"task": "auto", "coverage": 0.9, "keys": (), "ignore": (), "test_size": 0.2, "random_state": 0}
+
+
+def simple(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    return pd.DataFrame({"x": x, "group": rng.choice(["a", "b"], n), "y": 3 * x + rng.normal(size=n)})
+
+
+# --- a table like those of people ---
+
+
+@pytest.fixture(scope="module")
+def fitted(houses):
+    return fit_table(houses(700, 0), ["price"], backbone="extra-trees", random_state=1)
+
+
+def test_what_is_found_on_the_way(fitted):
+    assert (fitted.task, fitted.why) == ("regression", "price has 698 different numbers")
+    kinds = {column.name: column.kind for column in fitted.columns}
+    assert kinds == {
+        "house_id": "key",
+        "size": "number",
+        "city": "category",
+        "sold": "date",
+        "heating": "boolean",
+        "age": "number",
+        "country": "unused",
+        "rooms": "number",
+    }
+    assert fitted.n_rows == {"table": 700, "train": 420, "calibration": 140, "test": 140}
+    assert (fitted.notes, fitted.candidates) == ([], [])
+    assert fitted.model.threshold_ is not None
+    assert "model" not in fitted.summary()
+    assert fitted.summary()["columns"][0]["kind"] == "key"
+
+
+def test_intervals_hold_as_often_as_asked_on_fresh_rows(fitted, houses):
+    """A range that a true promise leaves once in twenty times."""
+    fresh = houses(1000, 1)
+    X, y = split_target(fresh, ["price"], fitted.columns, classes=False)
+    figures = evaluate(fitted.model, X, y)
+    low, high = figures["coverage_by_chance"]
+    assert low <= figures["coverage"] <= high
+    assert figures["error_accepted"] < figures["error_rejected"]
+    assert figures["spearman"] > 0.3
+
+
+def test_levels_that_only_calibration_and_test_rows_have_are_unknown(houses):
+    """The split of the table, and the model's own for its calibration, are made here again by their seeds."""
+    frame = houses(500, 0)
+    found = fit_table(frame, ["price"], backbone="kernel")
+    rest, _ = train_test_split(frame, test_size=0.2, random_state=0)
+    kept, held = next(ShuffleSplit(1, test_size=0.25, random_state=0).split(rest))
+    assert len(held) == found.n_rows["calibration"]
+    assert not set(rest.index) & set(found.X_test.index)
+    frame.loc[[*rest.index[held], *found.X_test.index], "city"] = "Atlantis"
+    again = fit_table(frame, ["price"], backbone="kernel")
+    levels = again.model.estimator_.steps[0][1].levels_["city"]
+    assert "Atlantis" not in levels
+    assert set(levels) == set(frame.loc[rest.index[kept], "city"].dropna())
+
+
+def test_the_same_seed_gives_the_same_model(houses):
+    frame = houses(120, 0)
+    figures = [fit_table(frame, ["price"], backbone="kernel", random_state=seed).figures for seed in (3, 3, 4)]
+    assert figures[0] == figures[1] != figures[2]
+
+
+def test_small_tables_are_calibrated_by_folds_and_told(houses):
+    found = fit_table(houses(40, 0), ["price"])
+    assert found.backbone == "extra-trees"
+    assert found.notes[0] == "32 rows are too few to choose the backbone by cross-validation"
+    assert "with 32 rows the model is calibrated by cross-validation" in found.notes[1]
+    assert found.n_rows == {"table": 40, "train": 32, "calibration": 32, "test": 8}
+
+
+def test_rows_without_a_target_are_left_out_and_told():
+    frame = simple()
+    frame.loc[:4, "y"] = None
+    found = fit_table(frame, ["y"], backbone="kernel")
+    assert found.notes[0] == "5 rows without y are left out"
+
+
+def test_keys_and_ignored_columns_as_asked():
+    table = prepared(simple(), ["y"], **{**OPTIONS, "keys": ["group"]})
+    assert [(column.name, column.kind) for column in table.columns] == [("x", "number"), ("group", "key")]
+    table = prepared(simple(), ["y"], **{**OPTIONS, "ignore": ["group"]})
+    assert table.columns[1] == Column("group", "unused", "as asked")
+
+
+def test_several_targets():
+    frame = simple(150)
+    frame["z"] = frame["x"] - 1
+    found = fit_table(frame, ["y", "z"], backbone="kernel", rule=Tolerance(100.0))
+    assert (found.task, found.why) == ("regression", "several targets are numbers")
+    assert found.model.predict(found.X_test).shape == (30, 2)
+    assert any("accepts all" in note for note in found.notes)
+
+
+# --- numbers or classes ---
+
+
+def what(values, **options):
+    n = 60
+    frame = pd.DataFrame({"x": np.arange(n) * 0.5, "y": pd.Series([values[index % len(values)] for index in range(n)])})
+    table = prepared(frame, ["y"], **(OPTIONS | options))
+    return table.classes, table.why, sorted(set(np.ravel(table.y).tolist()))
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "why", "found"),
+    [
+        (["b", "a"], True, "y is text with 2 different values", ["a", "b"]),
+        ([True, False], True, "y is true or false", [False, True]),
+        ([True, False, None], True, "y is true or false", [False, True]),
+        ([1, 2], True, "y has 2 different whole numbers; --task regression takes them as amounts", [1, 2]),
+        ([1, 2, None], True, "y has 2 different whole numbers; --task regression takes them as amounts", [1, 2]),
+        (["1", "2", None], True, "y has 2 different whole numbers; --task regression takes them as amounts", [1, 2]),
+        ([0.5, 1.0], False, "y has 2 different numbers", [0.5, 1.0]),
+        (["0.5", "1.0"], False, "y has 2 different numbers", [0.5, 1.0]),
+        (list(range(12)), False, "y has 12 different numbers", list(range(12))),
+    ],
+)
+def test_the_task_follows_from_the_target(values, classes, why, found):
+    assert what(values) == (classes, why, found)
+
+
+def test_the_task_as_asked():
+    assert what([1, 2], task="regression") == (False, "as asked", [1.0, 2.0])
+    assert what([0.5, 1.5], task="classification") == (True, "as asked", ["0.5", "1.5"])
+    assert what(["2024-01", "2024-02"], task="classification") == (True, "as asked", ["2024-01", "2024-02"])
+
+
+def test_a_rare_class_is_left_out_and_told_and_a_small_one_is_kept():
+    rng = np.random.default_rng(0)
+    labels = np.array(["common"] * 200 + ["other"] * 80 + ["small"] * 5 + ["rare"] * 4)
+    frame = pd.DataFrame(
+        {"x": rng.normal(size=289) + (labels == "other") * 3, "w": rng.normal(size=289), "label": labels}
+    )
+    found = fit_table(frame, ["label"], backbone="kernel")
+    assert found.task == "classification"
+    assert found.model.classes_.tolist() == ["common", "other", "small"]
+    assert found.notes[0] == "4 rows of rare classes (rare: fewer than 5 rows) are left out"
+    # Choosing by folds must get by with so few of them, too.
+    names = {"kernel": BACKBONES["kernel"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backbone_choice, "BACKBONES", names)
+        found = fit_table(frame, ["label"])
+    assert [set(row) for row in found.candidates] == [{"backbone", "error", "Spearman", "coverage", "Brier"}]
+
+
+def test_many_small_classes_can_be_chosen_by():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 4)
+    X = pd.DataFrame({"x": labels + rng.normal(size=80), "w": rng.normal(size=80)})
+    for train, held, test in backbone_choice._folds(labels, True, 0):
+        assert set(labels[train]) == set(labels)
+        assert len({*train, *held, *test}) == len(train) + len(held) + len(test) == 80
+        assert len(X.iloc[held]) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"y": ["2024-01-31", "2024-02-01"] * 30},
+            "Expected finite numbers in the target y. Got '2024-01-31' in row 0",
+        ),
+        ({"y": [pd.Timestamp("2024-01-31"), pd.Timestamp("2024-02-01")] * 30}, "Got Timestamp"),
+        ({"y": None}, "Expected rows with y. Got none: every value is missing"),
+        ({"y": 3.0}, "Expected two classes or more in y"),
+        ({"y": 3.5}, "Expected a target that varies. Got y"),
+        ({"y": "a"}, "Expected two classes or more in y, each with at least 5 rows. Got a: 60"),
+        ({"x": 1, "group": "a"}, r"Expected a column to learn from. Got x \(unused, constant\), group"),
+    ],
+)
+def test_tables_that_teach_nothing_are_told(change, words):
+    with pytest.raises(InvalidInputError, match=words):
+        fit_table(simple().assign(**change), ["y"], backbone="kernel")
+
+
+def test_one_stray_word_in_a_target_is_named():
+    frame = simple()
+    frame["y"] = frame["y"].round(3).astype(str)
+    frame.loc[17, "y"] = "unknown"
+    for task in ("auto", "regression"):
+        with pytest.raises(InvalidInputError, match=r"numbers in the target y\. Got 'unknown' in row 17"):
+            fit_table(frame, ["y"], task=task)
+    frame.loc[17, "y"] = "inf"
+    with pytest.raises(InvalidInputError, match=r"numbers in the target y\. Got inf in row 17"):
+        fit_table(frame, ["y"])
+
+
+def test_lists_are_no_target():
+    frame = simple()
+    frame["y"] = [[1, 2]] * 60
+    with pytest.raises(InvalidInputError, match="in y, which holds a list in each row"):
+        fit_table(frame, ["y"])
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "words"),
+    [
+        ([], {}, "Expected the name of each column to predict, once. Got none"),
+        (["y", "y"], {}, "once. Got y, y"),
+        (["Y"], {}, "Expected a column Y. Got the columns x, group, y"),
+        (["grup"], {}, "Did you mean group?"),
+        (["y"], {"keys": ["nr"]}, "Expected a column nr"),
+        (["y"], {"backbone": "forest"}, "'backbone' parameter of fit_table must be one of 'auto'"),
+        (["y"], {"task": "guess"}, "'task' parameter"),
+        (["y"], {"coverage": 1.0}, "'coverage' parameter"),
+        (["y"], {"coverage": 0.99}, "Expected at least 124 rows with a target, for a coverage of 0.99. Got 60"),
+        (["y"], {"test_size": 0}, "'test_size' parameter"),
+        (["y"], {"random_state": -1}, "'random_state' parameter"),
+        (["x", "y"], {"task": "classification"}, "Expected one target for classification. Got x, y"),
+    ],
+)
+def test_bad_arguments_are_told(targets, options, words):
+    with pytest.raises(InvalidInputError, match=words.replace("?", r"\?")):
+        fit_table(simple(), targets, **options)
+
+
+def test_what_is_no_table_is_told():
+    with pytest.raises(InvalidTypeError, match="Expected a DataFrame"):
+        fit_table([[1.0]], ["y"])
+    with pytest.raises(InvalidInputError, match="Got one column, 'y'"):
+        fit_table(simple()[["y"]], ["y"])
+    with pytest.raises(InvalidInputError, match="Expected at least 20 rows"):
+        fit_table(simple(12), ["y"])
+
+
+def test_rows_whose_target_is_text_stay_text_if_asked():
+    known, notes = rows_with_target(pd.DataFrame({"y": ["01", None, "02"]}), ["y"], as_text=True)
+    assert (known["y"].tolist(), notes) == (["01", "02"], ["1 rows without y are left out"])
+
+
+# --- backbones ---
+
+
+def test_the_backbone_with_the_best_score_is_taken(houses, monkeypatch):
+    monkeypatch.setattr(backbone_choice, "BACKBONES", {name: BACKBONES[name] for name in ("kernel", "extra-trees")})
+    told = []
+    found = fit_table(houses(120, 0), ["price"], report=told.append)
+    scores = {row["backbone"]: row["Winkler"] for row in found.candidates}
+    assert found.backbone == min(scores, key=scores.get)
+    assert told[:2] == ["trying kernel", "trying extra-trees"]
+    assert told[2] == f"fitting {found.backbone} on 96 rows"
+
+
+@pytest.mark.parametrize("name", list(BACKBONES))
+def test_every_backbone_takes_any_table(houses, name):
+    frame = houses(90, 0)
+    frame["rarely"] = [1.0, 2.0] + [np.nan] * 88
+    model = fit_table(frame, ["price"], backbone=name).model
+    new = houses(8, 5).assign(rarely=np.nan, city="never seen")
+    result = model.assess(new[list(model.feature_names_in_)])
+    assert np.isfinite(result.value).all()
+    assert (result.lower < result.upper).all()
+
+
+def test_no_backbone_that_can_learn_is_told(monkeypatch):
+    def broken():
+        raise InvalidInputError("nothing works")
+
+    monkeypatch.setattr(backbone_choice, "BACKBONES", {"broken": broken})
+    options = {"classes": False, "coverage": 0.9, "random_state": 0, "report": lambda what: None}
+    with pytest.raises(InvalidInputError, match=r"Expected a backbone that can learn this table\. Got: nothing works"):
+        choose_backbone(simple()[["x"]], simple()["y"], [Column("x", "number")], **options)
+    with pytest.raises(InvalidInputError, match="'backbone' parameter of table_model"):
+        table_model("kernel", [], classes=False)
+
+
+# --- what it is worth ---
+
+
+def test_figures_of_a_few_rows():
+    found = fit_table(simple(), ["y"], backbone="kernel")
+    one = evaluate(found.model, found.X_test[:1], found.y_test[:1])
+    assert (one["rows"], one["spearman"]) == (1, None)
+    assert "aurc" not in one
+    kept = found.model.assess(found.X_test).accepted
+    assert one["error_rejected" if kept[0] else "error_accepted"] is None
+    found.model.set_threshold(None)
+    assert "accepted" not in evaluate(found.model, found.X_test, found.y_test)
+
+
+def test_figures_of_several_outputs():
+    frame = simple().assign(z=lambda rows: 10 * rows["x"])
+    found = fit_table(frame, ["y", "z"], backbone="kernel")
+    answer = found.model.assess(found.X_test)
+    off = answer.value - found.y_test
+    assert list(found.figures["targets"]) == ["y", "z"]
+    each = found.figures["targets"]["z"]
+    assert each["mean_absolute_error"] == pytest.approx(np.abs(off[:, 1]).mean())
+    assert each["root_mean_square_error"] == pytest.approx(np.sqrt((off[:, 1] ** 2).mean()))
+    assert each["width"] == pytest.approx((answer.upper - answer.lower)[:, 1].mean())
+    assert each["coverage"] >= found.figures["coverage"]
+    assert found.figures["mean_error"] == pytest.approx(np.sqrt((off**2).mean(axis=1)).mean())
+    nameless = evaluate(found.model, found.X_test, found.y_test)
+    assert list(nameless["targets"].values()) == list(found.figures["targets"].values())
+
+
+# --- rules ---
+
+
+def test_a_risk_that_does_not_go_with_the_target_is_told_before_the_fit(monkeypatch):
+    monkeypatch.setattr("onsphere.table.fit.table_model", None)
+    with pytest.raises(InvalidInputError, match="Expected --tolerance beside --risk for numbers"):
+        fit_table(simple(), ["y"], rule=MaxErrorRate(0.1))
+    with pytest.raises(InvalidInputError, match="Expected --risk without --tolerance for classes"):
+        fit_table(simple(), ["group"], rule=MaxErrorRate(0.1, tolerance=1.0))
+
+
+def test_a_rule_of_ones_own_speaks_for_itself():
+    class Mine:
+        def threshold(self, calibration):
+            if fails:
+                raise InvalidInputError("Not today.")
+            warnings.warn("Take care.", OnsphereWarning, stacklevel=1)
+            return 1.0
+
+    fails = False
+    assert "Take care" in fit_table(simple(), ["y"], backbone="kernel", rule=Mine()).notes
+    fails = True
+    with pytest.raises(InvalidInputError, match=r"Not today\."):
+        fit_table(simple(), ["y"], backbone="kernel", rule=Mine())
+
+
+def test_infinity_is_told_with_its_row():
+    frame = simple()
+    frame.loc[7, "x"] = -np.inf
+    for work in (fit_table, compare_table):
+        with pytest.raises(InvalidInputError, match=r"in the column x\. Got -inf in row 7 "):
+            work(frame, ["y"])
+
+
+def test_chance_is_a_binomial_once_the_calibration_is_large():
+    low, high = covered_share_range(500, 10**7, 0.9, level=0.01)
+    assert (low, high) == tuple(binom(500, 0.9).ppf([0.005, 0.995]) / 500)
+    # Where the exact quantiles would take too long, the range is that of a Gaussian.
+    low, high = covered_share_range(10_001, 10**7, 0.9, level=0.01)
+    assert (low, high) == pytest.approx(tuple(binom(10_001, 0.9).ppf([0.005, 0.995]) / 10_001), abs=2e-4)
+
+
+def test_chance_counts_the_luck_of_the_calibration():
+    """Coverage of n rows by the k-th largest of m uniform scores, a thousand times."""
+    rng = np.random.default_rng(0)
+    m, n, coverage = 50, 200, 0.9
+    limits = np.sort(rng.random((4000, m)), axis=1)[:, int(np.ceil((m + 1) * coverage)) - 1]
+    covered = (rng.random((4000, n)) <= limits[:, None]).mean(axis=1)
+    low, high = covered_share_range(n, m, coverage, level=0.01)
+    outside = np.mean((covered < low) | (covered > high))
+    assert outside < 0.01 + 4 * np.sqrt(0.01 * 0.99 / 4000)
+
+
+# --- comparing ---
+
+
+def test_methods_side_by_side(monkeypatch, houses):
+    monkeypatch.setattr(comparing, "BACKBONES", {"kernel": BACKBONES["kernel"]})
+    monkeypatch.setattr(comparing, "find_spec", lambda name: None)
+    result = compare_table(houses(150, 0), ["price"], shifted=houses(20, 1).assign(size=1e4), ignore=["rooms"])
+    assert [row["method"] for row in result.rows] == ["plain", "HCM kernel"]
+    assert 0 <= result.rows[1]["AUROC"] <= 1
+    classes = houses(150, 0).assign(cheap=lambda frame: frame["price"] < 500).drop(columns="price")
+    result = compare_table(classes, ["cheap"])
+    assert {row["method"] for row in result.rows} == {"plain", "HCM kernel", "MSP", "energy", "KNN"}
+
+
+def test_networks_are_compared_where_torch_is_installed():
+    methods = comparing._number_methods()
+    assert {"HCM network", "ensemble of 5", "MC dropout", "evidential", "Gaussian"} < set(methods)
+
+
+def test_a_table_with_hundreds_of_columns_is_fitted(tmp_path):
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame(rng.normal(size=(40, 500)), columns=[f"c{index}" for index in range(500)])
+    wide.to_csv(tmp_path / "wide.csv", index=False)
+    found = fit_table(read_table(tmp_path / "wide.csv"), ["c7"], backbone="kernel")
+    assert len(found.columns) == 499

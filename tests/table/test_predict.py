@@ -1,0 +1,183 @@
+"""A file in, a file with predictions out."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from onsphere import InvalidInputError
+from onsphere.table import csv_dialect as dialect
+from onsphere.table import files, fit_table, predict_file, read_table
+
+OUTPUTS = ["value", "uncertainty", "lower", "upper", "confidence", "accepted"]
+
+
+@pytest.fixture(scope="module")
+def fitted(houses):
+    return fit_table(houses(120, 0), ["price"], backbone="extra-trees")
+
+
+def predicted(found, path, tmp_path, name="out.csv", **options):
+    counts = predict_file(found.model, found.columns, path, tmp_path / name, targets=found.targets, **options)
+    frame = read_table(tmp_path / name)
+    assert counts == {"rows": len(frame), "accepted": int(frame["accepted"].sum())}
+    return frame
+
+
+def test_rows_come_out_as_they_went_in(fitted, houses, tmp_path):
+    new = houses(50, 1)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    frame = predicted(fitted, tmp_path / "new.csv", tmp_path)
+    assert list(frame.columns) == ["house_id", *OUTPUTS]
+    assert frame["house_id"].tolist() == new["house_id"].tolist()
+    result = fitted.model.assess(new[list(fitted.model.feature_names_in_)])
+    for name in OUTPUTS:
+        np.testing.assert_array_equal(frame[name], getattr(result, name))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
+def test_batches_change_no_bit(fitted, houses, tmp_path, monkeypatch, suffix):
+    new = houses(300, 1)
+    path = tmp_path / f"new{suffix}"
+    if suffix == ".csv":
+        new.to_csv(path, index=False)
+    elif suffix == ".parquet":
+        new.to_parquet(path)
+    else:
+        new.to_feather(path)
+    whole = predicted(fitted, path, tmp_path, f"whole{suffix}")
+    monkeypatch.setattr(files, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(dialect, "_BLOCK_BYTES", 1000)
+    told = []
+    parts = predicted(fitted, path, tmp_path, f"parts{suffix}", report=told.append)
+    pd.testing.assert_frame_equal(parts, whole, check_exact=True)
+    assert (tmp_path / f"parts{suffix}").stat().st_size > 0
+    assert len(told) > 40
+    assert told[-1] == 300
+
+
+def test_the_order_of_columns_and_further_ones_do_not_matter(fitted, houses, tmp_path):
+    new = houses(30, 1)
+    new.to_csv(tmp_path / "a.csv", index=False)
+    new[new.columns[::-1]].drop(columns=["price", "country"]).assign(more="x", **{"a b": 1}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    first, second = (predicted(fitted, tmp_path / name, tmp_path) for name in ("a.csv", "b.csv"))
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+
+
+def test_rows_are_numbered_where_there_is_no_key(fitted, houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 4)
+    houses(10, 1).drop(columns="house_id").to_csv(tmp_path / "new.csv", index=False)
+    frame = predicted(fitted, tmp_path / "new.csv", tmp_path)
+    assert (frame.columns[0], frame["row"].tolist()) == ("row", list(range(10)))
+
+
+def test_a_key_called_like_an_answer_keeps_its_values(houses, tmp_path):
+    renamed = {"house_id": "value"}
+    found = fit_table(houses(60, 0).rename(columns=renamed), ["price"], backbone="kernel")
+    new = houses(10, 1).rename(columns=renamed)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    frame = predicted(found, tmp_path / "new.csv", tmp_path)
+    assert list(frame.columns) == ["key_value", *OUTPUTS]
+    assert frame["key_value"].tolist() == new["value"].tolist()
+
+
+def test_keys_with_gaps_and_large_numbers_stay_whole(fitted, houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 2)
+    new = pa.Table.from_pandas(houses(6, 1), preserve_index=False)
+    keys = pa.array([2**60 + 1, 2, None, None, 5, 2**53 + 1])
+    pa.parquet.write_table(new.set_column(0, "house_id", keys), tmp_path / "new.parquet")
+    predict_file(fitted.model, fitted.columns, tmp_path / "new.parquet", tmp_path / "out.parquet")
+    assert pa.parquet.read_table(tmp_path / "out.parquet")["house_id"].to_pylist() == keys.to_pylist()
+
+
+def test_a_column_that_is_empty_in_the_new_file(fitted, houses, tmp_path):
+    new = houses(10, 1).assign(age=None, city=None, sold=None)
+    new.to_parquet(tmp_path / "new.parquet")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    first, second = (predicted(fitted, tmp_path / name, tmp_path) for name in ("new.csv", "new.parquet"))
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+
+
+def test_unknown_categories_are_like_none_of_the_known(fitted, houses, tmp_path):
+    new = houses(10, 1)
+    frames = []
+    for city in ("Atlantis", "El Dorado"):
+        new.assign(city=city).to_csv(tmp_path / "new.csv", index=False)
+        frames.append(predicted(fitted, tmp_path / "new.csv", tmp_path))
+    pd.testing.assert_frame_equal(*frames, check_exact=True)
+
+
+def test_classes_come_with_sets_and_probabilities(houses, tmp_path):
+    frame = houses(150, 0)
+    frame["kind"] = np.where(frame.pop("price") > 700, "dear|old", "cheap")
+    found = fit_table(frame, ["kind"], backbone="kernel")
+    houses(30, 1).to_csv(tmp_path / "new.csv", index=False)
+    result = predicted(found, tmp_path / "new.csv", tmp_path, coverage=0.95)
+    names = ["house_id", "value", "probability", "uncertainty", "set", "confidence", "accepted"]
+    assert list(result.columns) == names
+    assert set(result["value"]) <= {"dear|old", "cheap"}
+    assert set(result["set"]) <= {"dear|old", "cheap", "cheap|dear|old"}
+
+
+def test_several_targets_have_columns_of_their_own(houses, tmp_path):
+    frame = houses(80, 0)
+    frame["tax"] = frame["price"] * 0.1
+    found = fit_table(frame, ["price", "tax"], backbone="kernel")
+    houses(10, 1).to_csv(tmp_path / "new.csv", index=False)
+    result = predicted(found, tmp_path / "new.csv", tmp_path)
+    assert list(result.columns)[1:] == [
+        "value_price",
+        "value_tax",
+        "uncertainty",
+        "lower_price",
+        "lower_tax",
+        "upper_price",
+        "upper_tax",
+        "confidence",
+        "accepted",
+    ]
+
+
+def test_without_a_threshold_nothing_is_accepted_or_rejected(houses, tmp_path):
+    found = fit_table(houses(60, 0), ["price"], backbone="kernel")
+    found.model.set_threshold(None)
+    houses(10, 1).to_csv(tmp_path / "new.csv", index=False)
+    assert predict_file(found.model, found.columns, tmp_path / "new.csv", tmp_path / "out.csv") == {
+        "rows": 10,
+        "accepted": 0,
+    }
+    assert "accepted" not in read_table(tmp_path / "out.csv")
+    found.model.calibration_ = None
+    predict_file(found.model, found.columns, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert list(read_table(tmp_path / "out.csv")) == ["house_id", "value", "uncertainty"]
+
+
+def test_what_goes_wrong_leaves_the_old_file(fitted, houses, tmp_path):
+    new = houses(10, 1)
+    (tmp_path / "out.csv").write_text("old")
+    new[:0].to_csv(tmp_path / "empty.csv", index=False)
+    new[:0].to_parquet(tmp_path / "empty.parquet")
+    new.drop(columns="size").to_csv(tmp_path / "lacking.csv", index=False)
+    new.assign(sold=["2024-01-31"] * 9 + ["soon"]).to_csv(tmp_path / "mixed.csv", index=False)
+    for name, words in (
+        ("empty.csv", "which has a header and no rows"),
+        ("empty.parquet", "which has no rows"),
+        ("lacking.csv", r"Expected the column\(s\) size"),
+        ("mixed.csv", r"in the column sold\. Got 'soon' in row 9"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            predict_file(fitted.model, fitted.columns, tmp_path / name, tmp_path / "out.csv")
+    with pytest.raises(InvalidInputError, match="coverage"):
+        predict_file(fitted.model, fitted.columns, tmp_path / "mixed.csv", tmp_path / "out.csv", coverage=2)
+    assert (tmp_path / "out.csv").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_the_row_of_a_mistake_is_that_of_the_file(fitted, houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 3)
+    houses(10, 1).assign(sold=["2024-01-31"] * 8 + ["soon"] * 2).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(InvalidInputError, match="'soon' in row 8 "):
+        predict_file(fitted.model, fitted.columns, tmp_path / "new.csv", tmp_path / "out.csv")
