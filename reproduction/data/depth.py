@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_number, check_option, missing_extra
+from onsphere._internal.validation import check_number, check_option, missing_extra_error
 from reproduction.data.files import broken_file, data_root, existing_file, read_npz, where_to_get
 
 __all__ = ["load_nyu"]
@@ -53,7 +53,7 @@ def load_nyu(
     try:
         import h5py
     except ImportError:
-        raise missing_extra("load_nyu", "h5py", "data") from None
+        raise missing_extra_error("load_nyu", "h5py", "data") from None
     base = data_root(folder) / "nyu_v2"
     advice = where_to_get(_SOURCE, folder)
     path = existing_file(base / _FILE, advice)
@@ -111,6 +111,6 @@ def _fitted(picture: NDArray[Any], size: int) -> NDArray[Any]:
     try:
         from PIL import Image
     except ImportError:
-        raise missing_extra("load_nyu", "pillow", "data") from None
+        raise missing_extra_error("load_nyu", "pillow", "data") from None
     inner = picture[_CROP] if picture.shape[:2] == _FULL else picture
     return np.asarray(Image.fromarray(np.ascontiguousarray(inner)).resize((size, size), Image.Resampling.BILINEAR))

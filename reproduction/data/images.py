@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_number, check_option, missing_extra
+from onsphere._internal.validation import check_number, check_option, missing_extra_error
 from onsphere.errors import InvalidInputError
 from reproduction.data.files import broken_file, data_root, existing_file, missing_file, where_to_get
 
@@ -192,7 +192,7 @@ def _pillow(what: str) -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise missing_extra(what, "pillow", "report") from None
+        raise missing_extra_error(what, "pillow", "report") from None
     return Image
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.atomic_files import whole_file
+from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_option
 from onsphere.errors import InvalidInputError
 from reproduction.data.files import data_root
@@ -106,6 +106,6 @@ def _unexpected(name: str, source: _Source, got: str) -> InvalidInputError:
 
 def _write(path: Path, table: NDArray[np.float64]) -> Path:
     names = [*(f"x{number}" for number in range(1, table.shape[1])), "y"]
-    with whole_file(path, folders=True) as part:
+    with write_atomically(path, folders=True) as part:
         np.savetxt(part, table, fmt="%.17g", delimiter=",", header=",".join(names), comments="", encoding="utf-8")
     return path

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._internal.validation import Floats, bad_parameter, check_number
+from onsphere._internal.validation import Floats, check_number, parameter_error
 from onsphere.errors import InvalidInputError
 
 __all__ = [
@@ -199,7 +199,9 @@ def _prepare(
     waves = _real("wavelength", wavelength, above=0.0)
     degrees = _real("angle", angle, above=0.0, below=90.0, closed=True)
     if np.any(media[0].imag > 0) or np.any(media[0].real <= 0):
-        raise bad_parameter("a stack", "indices", "real and above 0 in the ambient, where light comes from", indices[0])
+        raise parameter_error(
+            "a stack", "indices", "real and above 0 in the ambient, where light comes from", indices[0]
+        )
     try:
         np.broadcast_shapes(*(array.shape for array in (*media, *lengths, waves, degrees)))
     except ValueError:
@@ -220,7 +222,7 @@ def _index(value: ArrayLike) -> Complexes:
     index = np.asarray(value, dtype=np.complex128)
     lowest = min(index.real.min(initial=0.0), index.imag.min(initial=0.0))
     if not np.isfinite(index).all() or lowest < -1e-12 * np.abs(index).max(initial=0.0):
-        raise bad_parameter(
+        raise parameter_error(
             "a stack", "indices", "finite n + ik with n and k at least 0 (conjugate those of n − ik)", _extent(index)
         )
     # Rounding errors of mixtures are put right, and negative zeros, which would make a decaying wave grow.
@@ -232,7 +234,7 @@ def _real(name: str, value: ArrayLike, *, above: float, below: float = np.inf, c
     enough = array >= above if closed else array > above
     if not np.all(np.isfinite(array) & enough & (array < below)):
         bounds = f"{'[' if closed else '('}{above:g}, {below:g})"
-        raise bad_parameter("a stack", name, f"finite numbers in {bounds}", _extent(array))
+        raise parameter_error("a stack", name, f"finite numbers in {bounds}", _extent(array))
     return array
 
 
@@ -364,5 +366,5 @@ def _mixture(owner: str, one: ArrayLike, other: ArrayLike, fraction: ArrayLike, 
     check_number(owner, "depolarization", depolarization, above=0.0, below=1.0)
     share = np.asarray(fraction, dtype=np.float64)
     if not np.all((share >= 0) & (share <= 1)):
-        raise bad_parameter(owner, "fraction", "shares of the volume in [0, 1]", _extent(share))
+        raise parameter_error(owner, "fraction", "shares of the volume in [0, 1]", _extent(share))
     return np.asarray(one, dtype=np.complex128), np.asarray(other, dtype=np.complex128), share

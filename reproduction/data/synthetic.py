@@ -9,7 +9,7 @@ import numbers
 
 import numpy as np
 
-from onsphere._internal.validation import Floats, check_number, check_option, random_generator
+from onsphere._internal.validation import Floats, check_number, check_option, make_random_state
 
 __all__ = ["NOISE_DOMAINS", "NOISE_KINDS", "make_noise_1d", "make_toy", "noise_1d_sigma"]
 
@@ -43,7 +43,7 @@ def make_toy(n_samples: int = 1000, *, random_state: _Random = None) -> tuple[Fl
     ((500, 1), (500,), True)
     """
     check_number("make_toy", "n_samples", n_samples, above=1, closed="left", whole=True)
-    random = random_generator("make_toy", random_state)
+    random = make_random_state("make_toy", random_state)
     x = random.uniform(-4, 4, size=n_samples)
     sigma = np.where(np.abs(x) <= 2, 5 * (x + 2), 0.0)
     return x[:, None], x**3 + sigma * random.normal(size=n_samples), sigma
@@ -127,6 +127,6 @@ def _blur(x: Floats) -> Floats:
 
 def _stream(owner: str, random_state: _Random) -> np.random.Generator:
     """A newer generator, seeded by the int itself: the committed runs of "noise-1d" were drawn from it."""
-    legacy = random_generator(owner, random_state)
+    legacy = make_random_state(owner, random_state)
     is_seed = isinstance(random_state, numbers.Integral)
     return np.random.default_rng(int(random_state) if is_seed else legacy.randint(2**31 - 1))

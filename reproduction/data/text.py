@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_option, missing_extra
+from onsphere._internal.validation import check_option, missing_extra_error
 from onsphere.errors import InvalidInputError
 from reproduction.data.files import broken_file, data_root, missing_file, where_to_get
 
@@ -85,7 +85,7 @@ def _read_parquet(path: Path) -> tuple[list[Any], list[Any] | None]:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ImportError:
-        raise missing_extra("load_text", "pyarrow", "data") from None
+        raise missing_extra_error("load_text", "pyarrow", "data") from None
     try:
         table: Any = read_table(path)
         labels = table["label"].to_pylist() if "label" in table.column_names else None

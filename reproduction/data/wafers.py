@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._internal.validation import Floats, bad_parameter, check_number, check_option, random_generator
+from onsphere._internal.validation import Floats, check_number, check_option, make_random_state, parameter_error
 from reproduction.data.materials import silica_index, silicon_index, silicon_nitride_index
 from reproduction.data.optics import angles_from_ncs, ellipsometric_ncs, maxwell_garnett, stack_reflection
 
@@ -146,7 +146,7 @@ def wafer_benchmark(random_state: int | np.random.RandomState | None = 0) -> Waf
     >>> train.spectra.shape, test.radii.shape
     ((1375, 400), (4596, 25))
     """
-    random = random_generator("wafer_benchmark", random_state)
+    random = make_random_state("wafer_benchmark", random_state)
     train = make_wafers(1375, random_state=random)
     calibration = _renumbered(make_wafers(500, random_state=random), first=1376)
     counts = {"normal": 3000, "drift": 896, **dict.fromkeys(WAFER_ANOMALIES, 100)}
@@ -196,7 +196,7 @@ def make_wafers(
     check_number("make_wafers", "n_samples", n_samples, above=1, closed="left", whole=True)
     check_option("make_wafers", "kind", kind, WAFER_KINDS)
     check_number("make_wafers", "noise", noise, above=0, closed="left")
-    random = random_generator("make_wafers", random_state)
+    random = make_random_state("make_wafers", random_state)
     severity = np.linspace(0.0, 1.0, n_samples) if kind == "drift" else np.zeros(n_samples)
     settings = _settings(random, n_samples, kind)
     profile = _profiles(random, n_samples) + severity[:, None] * (6.0 + 2.0 * _bump(0.35, 0.13))
@@ -245,16 +245,16 @@ def wafer_spectra(
     """
     given = np.asarray(radii, dtype=np.float64)
     if given.ndim != 2 or given.shape[1] != _N_SLICES or len(given) == 0:
-        raise bad_parameter("wafer_spectra", "radii", f"of shape (n, {_N_SLICES})", given.shape)
+        raise parameter_error("wafer_spectra", "radii", f"of shape (n, {_N_SLICES})", given.shape)
     settings: dict[str, Floats] = {}
     for name, value in zip(_NOMINAL, (pitch, film_thickness, mask_thickness, residue_thickness, angle), strict=True):
         values = np.asarray(value, dtype=np.float64)
         if values.shape not in ((), given.shape[:1]):
-            raise bad_parameter("wafer_spectra", name, "a number or one for each row of radii", values.shape)
+            raise parameter_error("wafer_spectra", name, "a number or one for each row of radii", values.shape)
         settings[name] = np.broadcast_to(values, len(given))
     if not np.all((given > 0) & (given <= settings["pitch"][:, None] / 2)):
         got = f"radii from {given.min():g} to {given.max():g} nm"
-        raise bad_parameter("wafer_spectra", "radii", "above 0 and at most half the pitch", got)
+        raise parameter_error("wafer_spectra", "radii", "above 0 and at most half the pitch", got)
     return np.hstack(angles_from_ncs(*_in_chunks(given, settings)[0]))
 
 

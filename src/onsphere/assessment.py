@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 
 __all__ = ["Assessment"]
 
@@ -87,7 +87,7 @@ class Assessment:
         try:
             import pandas as pd
         except ImportError:
-            raise missing_extra("Assessment.to_frame", "pandas", "report") from None
+            raise missing_extra_error("Assessment.to_frame", "pandas", "report") from None
         columns: dict[str, NDArray[Any]] = {}
         for name, values in self._arrays():
             if values.ndim == 1:

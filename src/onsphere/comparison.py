@@ -15,17 +15,17 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 
 from onsphere import metrics
-from onsphere._internal.markdown import columns_of, markdown_table
+from onsphere._internal.markdown import columns_of, format_markdown
 from onsphere._internal.validation import (
     Floats,
-    bad_parameter,
     check_labels,
     check_number,
     check_regression_target,
     check_same_length,
     check_target_given,
-    missing_extra,
-    own_errors,
+    missing_extra_error,
+    parameter_error,
+    wrap_errors,
 )
 from onsphere.baselines.detector import Detector
 from onsphere.baselines.posthoc import PostHoc, default_classifier
@@ -68,7 +68,7 @@ class Comparison:
         try:
             import pandas as pd
         except ImportError:
-            raise missing_extra("Comparison.to_frame", "pandas", "report") from None
+            raise missing_extra_error("Comparison.to_frame", "pandas", "report") from None
         failed = [{"method": name, "failure": message} for name, message in self.failures.items()]
         frame = pd.DataFrame([*self.rows, *failed], columns=[*self.columns, *(["failure"] if failed else [])])
         return frame.set_index("method")
@@ -82,7 +82,7 @@ class Comparison:
             Significant ones.
         """
         check_number("to_markdown", "digits", digits, above=1, closed="left", whole=True)
-        table = markdown_table(self.rows, digits=digits)
+        table = format_markdown(self.rows, digits=digits)
         failed = [f"- {name} failed: {message}" for name, message in self.failures.items()]
         return "\n".join([table, "", *failed]) if failed else table
 
@@ -256,12 +256,12 @@ def _split(
         kept, held, kept_y, held_y = train_test_split(*rows, test_size=size, stratify=labels, random_state=random_state)
         return (kept, kept_y), (held, held_y)
 
-    with own_errors("compare cannot split the rows (where the target is of numbers, pass it as floats): "):
+    with wrap_errors("compare cannot split the rows (where the target is of numbers, pass it as floats): "):
         if test is not None:
             return Split(*cut((X, y), calibration_size), test)
         if calibration_size + test_size >= 1:
             at_most = f"below 1 − test_size = {1 - test_size:g}"
-            raise bad_parameter("compare", "calibration_size", at_most, calibration_size)
+            raise parameter_error("compare", "calibration_size", at_most, calibration_size)
         rest, held_out = cut((X, y), test_size)
         return Split(*cut(rest, calibration_size / (1 - test_size)), held_out)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from onsphere._internal.validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import check_number, check_option, parameter_error
 from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile
 from onsphere.errors import InvalidInputError, OnsphereWarning
 
@@ -219,7 +219,7 @@ class MaxErrorRate:
     def _wrong(self, calibration: Calibration) -> np.ndarray:
         if isinstance(calibration, ClassCalibration):
             if self.tolerance is not None:
-                raise bad_parameter(self, "tolerance", "None for classes, which are right or wrong", self.tolerance)
+                raise parameter_error(self, "tolerance", "None for classes, which are right or wrong", self.tolerance)
             return calibration.error > 0
         if self.tolerance is None:
             raise InvalidInputError(

@@ -8,7 +8,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 
 from onsphere import AcceptShare, HCMClassifier, HCMRegressor
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.metrics import interval_coverage
 
@@ -16,7 +16,7 @@ try:
     from rich.console import Console
     from rich.table import Table
 except ImportError:
-    raise missing_extra("onsphere.demo", "rich", "cli") from None
+    raise missing_extra_error("onsphere.demo", "rich", "cli") from None
 
 KEPT = (1.0, 0.9, 0.8, 0.6, 0.4, 0.2)
 

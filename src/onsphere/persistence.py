@@ -24,9 +24,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from onsphere._internal import format_1
-from onsphere._internal.atomic_files import whole_file
+from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.saved_trees import check_trees
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
 
@@ -68,7 +68,7 @@ _LARGEST_RATIO = 100
 
 
 def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
-    """Write a fitted model to one file; see `Calibrated.save`, which calls this."""
+    """Write a fitted model to one file; see `CalibratedModel.save`, which calls this."""
     skops = _skops("save")
     path = Path(path)
     try:
@@ -81,7 +81,7 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
         ) from None
     parts = {_MODEL: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
     text = to_json(manifest_of(model, summary) | {"parts": parts}, indent=1)
-    with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with write_atomically(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr(_MANIFEST, text)
         archive.writestr(_MODEL, content)
     return path
@@ -317,5 +317,5 @@ def _skops(what: str) -> Any:
     try:
         import skops.io
     except ImportError:
-        raise missing_extra(what, "skops", "cli") from None
+        raise missing_extra_error(what, "skops", "cli") from None
     return skops.io

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import roc_curve
 
 from onsphere import metrics
-from onsphere._internal.validation import Floats, bad_parameter, check_number, missing_extra
+from onsphere._internal.validation import Floats, check_number, missing_extra_error, parameter_error
 from onsphere.metrics._checks import bin_means, check_floats, check_range, check_rows, width_bins
 from onsphere.metrics.classification import one_table
 
@@ -263,10 +263,10 @@ def _axes(ax: Axes | None) -> Axes:
         try:
             import matplotlib.pyplot as plt
         except ImportError:
-            raise missing_extra("plots", "matplotlib", "report") from None
+            raise missing_extra_error("plots", "matplotlib", "report") from None
         ax = plt.subplots(layout="constrained")[1]
     if not hasattr(ax, "update_datalim"):
-        raise bad_parameter("plots", "ax", "one matplotlib Axes, or None for a new figure", ax)
+        raise parameter_error("plots", "ax", "one matplotlib Axes, or None for a new figure", ax)
     if not ax.lines:
         ax.set_prop_cycle(color=PALETTE)
     return ax

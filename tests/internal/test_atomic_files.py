@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from onsphere import InvalidInputError
-from onsphere._internal.atomic_files import check_writable, whole_file
+from onsphere._internal.atomic_files import check_writable, write_atomically
 
 
 def contents(folder):
@@ -17,7 +17,7 @@ def contents(folder):
 def test_a_file_appears_when_it_is_whole(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with whole_file(path) as part:
+    with write_atomically(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert contents(tmp_path) == {"a.txt": "new"}
@@ -29,7 +29,7 @@ def test_after_an_error_the_old_file_is_all_there_is(tmp_path, error):
     path.write_text("old")
 
     def write():
-        with whole_file(path) as part:
+        with write_atomically(path) as part:
             part.write_text("half")
             raise error
 
@@ -42,7 +42,7 @@ def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "there").mkdir()
     link, target = tmp_path / "link.txt", tmp_path / "there/a.txt"
     link.symlink_to(target)
-    with whole_file(link) as part:
+    with write_atomically(link) as part:
         part.write_text("new")
     assert link.is_symlink()
     assert contents(tmp_path / "there") == {"a.txt": "new"}
@@ -54,7 +54,7 @@ def test_what_is_no_ordinary_file_is_never_replaced(tmp_path):
     for path, words in ((tmp_path / "pipe", "no ordinary"), (tmp_path / "link", "no ordinary"), (tmp_path, "a folder")):
         with pytest.raises(InvalidInputError, match=words):
             check_writable(path)
-        with pytest.raises(InvalidInputError, match=words), whole_file(path):
+        with pytest.raises(InvalidInputError, match=words), write_atomically(path):
             pass
     assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
 
@@ -83,16 +83,19 @@ def test_what_is_read_is_not_written_over(tmp_path):
 
 def test_what_the_caller_cannot_read_is_not_told_as_a_failure_to_write(tmp_path):
     for error in (FileNotFoundError(2, "No such file", "other.txt"), OSError("of some other kind")):
-        with pytest.raises(OSError, match=r"No such file|some other kind") as caught, whole_file(tmp_path / "a.txt"):
+        with (
+            pytest.raises(OSError, match=r"No such file|some other kind") as caught,
+            write_atomically(tmp_path / "a.txt"),
+        ):
             raise error
         assert caught.value is error
-    with pytest.raises(InvalidInputError, match="Expected to write"), whole_file(tmp_path / "no/a.txt") as part:
+    with pytest.raises(InvalidInputError, match="Expected to write"), write_atomically(tmp_path / "no/a.txt") as part:
         part.write_text("new")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
-    with whole_file(tmp_path / "a.txt") as first, whole_file(tmp_path / "a.txt") as second:
+    with write_atomically(tmp_path / "a.txt") as first, write_atomically(tmp_path / "a.txt") as second:
         assert first != second
         first.write_text("first")
         second.write_text("second")
@@ -104,10 +107,10 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     (tmp_path / "a.txt").write_text("old")
     code = f"""
 import resource, signal
-from onsphere._internal.atomic_files import whole_file
+from onsphere._internal.atomic_files import write_atomically
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-with whole_file({str(tmp_path / "a.txt")!r}) as part:
+with write_atomically({str(tmp_path / "a.txt")!r}) as part:
     part.write_bytes(bytes(5000))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

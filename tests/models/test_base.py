@@ -25,7 +25,7 @@ from onsphere import (
     OnsphereWarning,
     Tolerance,
 )
-from onsphere._internal.row_hashes import fingerprints
+from onsphere._internal.row_hashes import hash_rows
 from onsphere.metrics import interval_coverage
 
 
@@ -141,8 +141,8 @@ def test_a_row_whose_uncertainty_is_not_a_number_is_never_accepted(diabetes):
     class Unsure(HCMRegressor):
         """Knows nothing about the first row."""
 
-        def _answer(self, X):
-            answer = super()._answer(X)
+        def _predict(self, X):
+            answer = super()._predict(X)
             return answer._replace(uncertainty=np.where(np.arange(len(X)) == 0, np.nan, answer.uncertainty))
 
     X, y = diabetes
@@ -270,7 +270,7 @@ def test_of_many_training_rows_a_sample_is_remembered(diabetes, monkeypatch):
     model.calibrate(X + 1e-3, y)  # other rows, and no warning
     with pytest.warns(OnsphereWarning, match="100% of the 200 calibration rows were also trained on"):
         model.calibrate(X[:200], y[:200])
-    unknown = ~np.isin(fingerprints(X, y), model._seen)
+    unknown = ~np.isin(hash_rows(X, y), model._seen)
     model.calibrate(X[unknown], y[unknown])  # trained on, but nothing is known of them
 
 
@@ -278,11 +278,11 @@ def test_one_long_text_costs_no_more_than_itself():
     """An array of texts would have room for the longest in each of its places: here 80 gigabytes."""
     long = np.array([["x"]] * 20_000, dtype=object)
     long[0, 0] = "y" * 1_000_000
-    assert len(set(fingerprints(long, np.zeros(20_000)).tolist())) == 2
+    assert len(set(hash_rows(long, np.zeros(20_000)).tolist())) == 2
 
 
 def test_text_that_is_no_utf_8_has_fingerprints():
-    codes = fingerprints([["a\udcff"], ["a"]], [0.0, 0.0])
+    codes = hash_rows([["a\udcff"], ["a"]], [0.0, 0.0])
     assert codes[0] != codes[1]
 
 

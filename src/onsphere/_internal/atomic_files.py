@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onsphere.errors import InvalidInputError
 
-__all__ = ["check_writable", "whole_file"]
+__all__ = ["check_writable", "write_atomically"]
 
 _NUMBERS = count()  # of the files of this process that were not yet whole
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,7 +32,7 @@ def check_writable(path: str | Path, *inputs: str | Path) -> None:
 
 
 @contextmanager
-def whole_file(path: str | Path, *, folders: bool = False) -> Generator[Path]:
+def write_atomically(path: str | Path, *, folders: bool = False) -> Generator[Path]:
     """A place beside `path` to write to, which takes the place of `path` when the block ends without an error.
 
     Until then a file that was there before stays as it is, and after an error nothing else is left. With `folders`,
@@ -42,7 +42,7 @@ def whole_file(path: str | Path, *, folders: bool = False) -> Generator[Path]:
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with whole_file(folder / "a.txt") as part:
+    >>> with write_atomically(folder / "a.txt") as part:
     ...     _ = part.write_text("done")
     >>> [file.name for file in folder.iterdir()], (folder / "a.txt").read_text()
     (['a.txt'], 'done')

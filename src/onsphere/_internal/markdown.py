@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["columns_of", "markdown_table"]
+__all__ = ["columns_of", "format_markdown"]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -13,12 +13,12 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def markdown_table(rows: Sequence[Mapping[str, Any]], *, digits: int) -> str:
+def format_markdown(rows: Sequence[Mapping[str, Any]], *, digits: int) -> str:
     """A line per row; floats with so many significant digits, and a dash for what a row does not have.
 
     Examples
     --------
-    >>> print(markdown_table([{"method": "a|b", "error": 0.12345}, {"method": "c"}], digits=3))
+    >>> print(format_markdown([{"method": "a|b", "error": 0.12345}, {"method": "c"}], digits=3))
     | method | error |
     | --- | --- |
     | a\\|b | 0.123 |

@@ -12,37 +12,37 @@ from numpy.typing import NDArray
 
 from onsphere._internal.validation import is_frame
 
-__all__ = ["fingerprints", "indexable", "spread_bits"]
+__all__ = ["hash_rows", "make_indexable", "mix_bits"]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64: an odd number without a pattern
 
 
-def indexable(table: Any) -> Any:
+def make_indexable(table: Any) -> Any:
     """Lists as arrays and sparse matrices by rows, so that rows can be taken out of them."""
     if hasattr(table, "tocsr"):
         return table.tocsr()
     return table if table is None or is_frame(table) or hasattr(table, "iloc") else np.asarray(table)
 
 
-def fingerprints(X: Any, y: Any) -> NDArray[np.uint64]:
+def hash_rows(X: Any, y: Any) -> NDArray[np.uint64]:
     """One number per row: equal for equal rows of features and target, hardly ever for others.
 
     Examples
     --------
-    >>> codes = fingerprints([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], ["a", "a", "b"])
+    >>> codes = hash_rows([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]], ["a", "a", "b"])
     >>> bool(codes[0] == codes[1]), bool(codes[0] == codes[2])
     (True, False)
     """
     total, place = np.uint64(0), 0
-    for block in chain(_blocks_of(indexable(X)), _blocks_of(indexable(y))):
+    for block in chain(_blocks_of(make_indexable(X)), _blocks_of(make_indexable(y))):
         places = np.arange(place, place + block.shape[1], dtype=np.uint64)
         # A number for each place, so that equal values in other columns are other rows.
-        total = total + spread_bits(_codes(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
+        total = total + mix_bits(_codes(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
         place += block.shape[1]
-    return spread_bits(np.asarray(total))
+    return mix_bits(np.asarray(total))
 
 
-def spread_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Let every bit depend on every other, by the finishing steps of splitmix64 (Steele, Lea and Flood, 2014).
 
     Numbers that differ in a few bits only, as small integers do, then differ in about half of them.
@@ -50,7 +50,7 @@ def spread_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     Examples
     --------
     >>> import numpy as np
-    >>> [f"{int(code):016x}" for code in spread_bits(np.array([0, 1], dtype=np.uint64))]
+    >>> [f"{int(code):016x}" for code in mix_bits(np.array([0, 1], dtype=np.uint64))]
     ['0000000000000000', '5692161d100b05e5']
     """
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -40,7 +40,7 @@ def name_of(owner: object) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
-def bad_parameter(owner: object, name: str, expected: str, got: object) -> InvalidInputError:
+def parameter_error(owner: object, name: str, expected: str, got: object) -> InvalidInputError:
     """The one sentence for a parameter that cannot be used."""
     return InvalidInputError(f"The {name!r} parameter of {name_of(owner)} must be {expected}. Got {got!r} instead.")
 
@@ -48,7 +48,7 @@ def bad_parameter(owner: object, name: str, expected: str, got: object) -> Inval
 def check_option(owner: object, name: str, value: object, options: Sequence[str]) -> None:
     """One of several words."""
     if not (isinstance(value, str) and value in options):
-        raise bad_parameter(owner, name, "one of " + ", ".join(repr(option) for option in options), value)
+        raise parameter_error(owner, name, "one of " + ", ".join(repr(option) for option in options), value)
 
 
 def check_number(
@@ -73,7 +73,7 @@ def check_number(
         left = "[" if closed in ("left", "both") else "("
         right = "]" if closed in ("right", "both") else ")"
         noun = "an int" if whole else "a float"
-        raise bad_parameter(owner, name, f"{noun} in {left}{above:g}, {below:g}{right}", value)
+        raise parameter_error(owner, name, f"{noun} in {left}{above:g}, {below:g}{right}", value)
 
 
 def is_number(value: object) -> bool:
@@ -84,12 +84,12 @@ def is_number(value: object) -> bool:
 def check_flag(owner: object, name: str, value: object) -> None:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise bad_parameter(owner, name, "True or False", value)
+        raise parameter_error(owner, name, "True or False", value)
 
 
-def random_generator(owner: object, random_state: Any) -> np.random.RandomState:
+def make_random_state(owner: object, random_state: Any) -> np.random.RandomState:
     """The generator that an int, a RandomState or None stands for."""
-    with own_errors(f"The 'random_state' parameter of {name_of(owner)} must be an int, a RandomState or None. "):
+    with wrap_errors(f"The 'random_state' parameter of {name_of(owner)} must be an int, a RandomState or None. "):
         return check_random_state(random_state)
 
 
@@ -110,7 +110,7 @@ def check_fitted(owner: object, attribute: str) -> None:
         )
 
 
-def missing_extra(what: str, package: str, extra: str) -> MissingExtraError:
+def missing_extra_error(what: str, package: str, extra: str) -> MissingExtraError:
     """The one sentence for an optional package that is not installed."""
     return MissingExtraError(f"{what} needs {package}. Install it with: pip install 'onsphere[{extra}]'")
 
@@ -119,7 +119,7 @@ def missing_extra(what: str, package: str, extra: str) -> MissingExtraError:
 
 
 @contextmanager
-def own_errors(prefix: str = "") -> Generator[None]:
+def wrap_errors(prefix: str = "") -> Generator[None]:
     """Let scikit-learn word what it words well, but raise it as an error of ours."""
     try:
         yield
@@ -132,14 +132,14 @@ def own_errors(prefix: str = "") -> Generator[None]:
 
 
 @contextmanager
-def backbone_errors(owner: object, backbone: object, task: str) -> Generator[None]:
+def wrap_backbone_errors(owner: object, backbone: object, task: str) -> Generator[None]:
     """Say that it was the backbone that could not do its task."""
-    with own_errors(f"The backbone {type(backbone).__name__} of {type(owner).__name__} could not {task}: "):
+    with wrap_errors(f"The backbone {type(backbone).__name__} of {type(owner).__name__} could not {task}: "):
         yield
 
 
 @contextmanager
-def unchanged_if_it_fails(owner: object) -> Generator[None]:
+def restore_on_error(owner: object) -> Generator[None]:
     """Give an object back its attributes when what is done to it fails half-way."""
     before = dict(vars(owner))
     try:
@@ -168,7 +168,7 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
         "dtype": "numeric",
     }
     check_unmasked("X", X)
-    with own_errors():
+    with wrap_errors():
         if not is_frame(X):
             return validate_data(owner, X, reset=fitting, **options)
         check_unique_names("X", X.columns)
@@ -255,14 +255,14 @@ def check_regression_target(owner: object, y: Any) -> Floats:
             f"Expected a target y of shape (n,) or (n, D) with D ≥ 1 for {name_of(owner)}. "
             f"Got shape {values.shape}. Pass one row per sample and one column per output."
         )
-    with own_errors():
+    with wrap_errors():
         return check_array(values, **_TARGET_OPTIONS, input_name="y", estimator=owner)
 
 
 def check_labels(owner: object, y: Any) -> NDArray[Any]:
     """Class labels of shape (n,), with no missing value."""
     given = check_target_given(owner, y)
-    with own_errors():
+    with wrap_errors():
         labels = column_or_1d(given, warn=True)
     n_missing = sum(map(_is_missing, labels)) if labels.dtype.kind in "Of" else 0
     if n_missing:
@@ -270,7 +270,7 @@ def check_labels(owner: object, y: Any) -> NDArray[Any]:
             f"Expected a class label in every row of y. Input y contains NaN or another missing value in {n_missing} "
             "row(s). Drop these rows, or give them a class of their own."
         )
-    with own_errors(), warnings.catch_warnings():
+    with wrap_errors(), warnings.catch_warnings():
         # Many classes in a small batch are nothing to warn about.
         warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
         check_classification_targets(labels)
@@ -296,7 +296,7 @@ def check_at_least_two_classes(owner: object, classes: NDArray[Any]) -> None:
 
 def check_same_length(X: Any, *others: Any) -> None:
     """One target, one weight per row."""
-    with own_errors():
+    with wrap_errors():
         check_consistent_length(X, *others)
 
 
@@ -306,7 +306,7 @@ def check_sample_weight(sample_weight: Any, X: Any) -> Floats | None:
         return None
     if not np.any(np.asarray(sample_weight)):
         raise InvalidInputError("Expected at least one sample_weight above zero. Got only zeros.")
-    with own_errors():
+    with wrap_errors():
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
 

@@ -16,7 +16,7 @@ Detectors judge a classifier that is already trained, from its features, its log
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.baselines.detector import Detector
 from onsphere.baselines.distance import KNN, Mahalanobis, knn, mahalanobis
 from onsphere.baselines.posthoc import LastLayer, PostHoc
@@ -98,5 +98,5 @@ def __getattr__(name: str) -> Any:
     try:
         import torch as torch
     except ImportError:
-        raise missing_extra(name, "torch", "torch") from None
+        raise missing_extra_error(name, "torch", "torch") from None
     return getattr(import_module(f"{__name__}.{_NEEDS_TORCH[name]}"), name)

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter, check_number
+from onsphere._internal.validation import check_number, parameter_error
 from onsphere.baselines.draws import numbers_from_draws
 from onsphere.baselines.likelihood import GaussianLoss
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, positive, prepare_network
-from onsphere.models.answers import NumberAnswer
+from onsphere.models.answers import RegressionPrediction
 from onsphere.torch.networks import MLP
 from onsphere.torch.regressor import TorchRegressor
 
@@ -236,7 +236,7 @@ class BayesianNetwork(NetworkRegressor):
         noise = self._assumed_noise()
         network = prepare_network(self, TorchRegressor(hidden_sizes=(100, 100, 100)), loss=GaussianLoss())
         if network.module is not None or network.dropout:
-            raise bad_parameter(
+            raise parameter_error(
                 self,
                 "estimator",
                 "a TorchRegressor with module=None and dropout=0, because the layers are the method's own",
@@ -255,7 +255,7 @@ class BayesianNetwork(NetworkRegressor):
         super()._fit(X, y, sample_weight)
         self._noise_is_learned = isinstance(self.noise, str)
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         check_passes(self)
         rows = self._rows(X)
         network = self.estimator_
@@ -273,4 +273,4 @@ class BayesianNetwork(NetworkRegressor):
         # Less is below the floor of a variance, more is no noise that a target could have.
         if given is not True and isinstance(given, numbers.Real) and 1e-3 <= float(given) <= 10.0:
             return float(given)
-        raise bad_parameter(self, "noise", "'global' or a float in [0.001, 10]", given)
+        raise parameter_error(self, "noise", "'global' or a float in [0.001, 10]", given)

@@ -21,8 +21,8 @@ from onsphere._internal.validation import (
     check_labels,
     check_same_length,
     check_unmasked,
-    own_errors,
-    unchanged_if_it_fails,
+    restore_on_error,
+    wrap_errors,
 )
 from onsphere.errors import InvalidInputError
 
@@ -65,7 +65,7 @@ class Detector(ABC, BaseEstimator):
         -------
         self
         """
-        with unchanged_if_it_fails(self):
+        with restore_on_error(self):
             known, said = self._tables(features, logits)
             given = check_labels(self, labels)
             check_same_length(known, given)
@@ -114,7 +114,7 @@ class Detector(ABC, BaseEstimator):
 def check_table(owner: object, name: str, values: Any) -> Floats:
     """Finite numbers of shape (n, columns), at least one of each."""
     check_unmasked(name, values)
-    with own_errors(f"The {name} of {owner if isinstance(owner, str) else type(owner).__name__}: "):
+    with wrap_errors(f"The {name} of {owner if isinstance(owner, str) else type(owner).__name__}: "):
         options: dict[str, Any] = {"dtype": np.float64, "input_name": name}
         return check_array(values, **options)
 

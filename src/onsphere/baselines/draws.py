@@ -7,14 +7,14 @@ from scipy.special import entr, rel_entr
 
 from onsphere._internal.validation import Floats
 from onsphere.calibration import root_mean_square
-from onsphere.models.answers import ClassAnswer, NumberAnswer
+from onsphere.models.answers import ClassPrediction, RegressionPrediction
 
 __all__ = ["CLASS_SCORES", "classes_from_draws", "disagreement", "numbers_from_draws"]
 
 CLASS_SCORES = ("entropy", "disagreement")
 
 
-def numbers_from_draws(values: Floats, sigmas: Floats | None = None) -> NumberAnswer:
+def numbers_from_draws(values: Floats, sigmas: Floats | None = None) -> RegressionPrediction:
     """The mean; its variance is that of the values and, where draws have a sigma of their own, the mean of its square.
 
     Parameters
@@ -33,10 +33,10 @@ def numbers_from_draws(values: Floats, sigmas: Floats | None = None) -> NumberAn
     sigma = _root_mean_square_of_draws(values - value)
     if sigmas is not None:
         sigma = np.hypot(sigma, _root_mean_square_of_draws(sigmas))
-    return NumberAnswer(value, sigma, root_mean_square(sigma), {})
+    return RegressionPrediction(value, sigma, root_mean_square(sigma), {})
 
 
-def classes_from_draws(probabilities: Floats, uncertainty_score: str) -> ClassAnswer:
+def classes_from_draws(probabilities: Floats, uncertainty_score: str) -> ClassPrediction:
     """The mean of the probabilities, with its entropy or the disagreement as uncertainty.
 
     Parameters
@@ -53,7 +53,7 @@ def classes_from_draws(probabilities: Floats, uncertainty_score: str) -> ClassAn
     """
     mean = probabilities.mean(axis=0)
     score = entr(mean).sum(axis=1) if uncertainty_score == "entropy" else disagreement(probabilities)
-    return ClassAnswer(mean.argmax(axis=1), mean, score, {})
+    return ClassPrediction(mean.argmax(axis=1), mean, score, {})
 
 
 def disagreement(probabilities: Floats) -> Floats:

@@ -12,7 +12,7 @@ from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_f
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, prepare_network
 from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
 from onsphere.errors import InvalidInputError
-from onsphere.models.answers import ClassAnswer, NumberAnswer
+from onsphere.models.answers import ClassPrediction, RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 from onsphere.torch.training import random_layers
 
@@ -81,7 +81,7 @@ class MCDropout(NetworkRegressor):
         super()._fit(X, y, sample_weight)
         _check_dropout(self)
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         check_passes(self)
         rows = self._rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
@@ -153,7 +153,7 @@ class MCDropoutClassifier(SoftmaxNetwork):
         super()._fit(X, y, sample_weight)
         _check_dropout(self)
 
-    def _answer(self, X: Any) -> ClassAnswer:
+    def _predict(self, X: Any) -> ClassPrediction:
         self._check_options()
         rows = self._rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()

@@ -12,18 +12,18 @@ from sklearn.utils import check_random_state, get_tags
 
 from onsphere._internal.validation import (
     Floats,
-    backbone_errors,
     check_number,
     check_option,
     check_same_length,
     check_sample_weight,
-    own_errors,
+    wrap_backbone_errors,
+    wrap_errors,
 )
 from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
 from onsphere.baselines.network import NumbersOverNetwork, OverNetwork, fit_on
 from onsphere.baselines.softmax_network import SoftmaxNetwork
 from onsphere.errors import InvalidTypeError
-from onsphere.models.answers import ClassAnswer, ClassAnswers, NumberAnswer
+from onsphere.models.answers import ClassificationMixin, ClassPrediction, RegressionPrediction
 from onsphere.models.backbone import prepare_backbone, seed_unseeded
 from onsphere.torch.regressor import TorchRegressor
 
@@ -99,7 +99,7 @@ class DeepEnsemble(NumbersOverNetwork):
         target = columns[:, 0] if flat else columns
         self.estimators_ = self.estimator_ = [fit_on(self, member, rows, target, weights) for member in members]
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         rows = self._rows(X)
         if not hasattr(_learner(self.estimators_[0]), "predict_sigma"):
             return numbers_from_draws(np.stack([self._said(member, rows)[0] for member in self.estimators_]))
@@ -108,12 +108,12 @@ class DeepEnsemble(NumbersOverNetwork):
 
     def _said(self, member: Any, rows: Any, **options: bool) -> list[Floats]:
         """The values of a member, and with return_std=True its sigmas, each (n, D)."""
-        with backbone_errors(self, member, "predict"):
+        with wrap_backbone_errors(self, member, "predict"):
             said = member.predict(rows, **options)
             return [_checked_table(each, self._n_columns) for each in (said if options else [said])]
 
 
-class EnsembleClassifier(ClassAnswers, OverNetwork):
+class EnsembleClassifier(ClassificationMixin, OverNetwork):
     """An ensemble of classifiers that differ by their seed alone: by default networks, but any with probabilities.
 
     The mean of their probabilities is the answer. Its entropy is high where each member is unsure and where they are
@@ -182,20 +182,20 @@ class EnsembleClassifier(ClassAnswers, OverNetwork):
         self._check_score()
         members = _members(self, _checked_classifier(self, self.estimator))
         rows = self._rows(X, fitting=True)
-        labels = self._learned_labels(y)
+        labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
         label_index = np.searchsorted(self.classes_, labels)
         self.estimators_ = self.estimator_ = [fit_on(self, member, rows, label_index, weights) for member in members]
 
-    def _answer(self, X: Any) -> ClassAnswer:
+    def _predict(self, X: Any) -> ClassPrediction:
         self._check_score()
         rows = self._rows(X)
         tables = [self._probabilities(member, rows) for member in self.estimators_]
         return classes_from_draws(np.stack(tables), self.uncertainty_score)
 
     def _probabilities(self, member: Any, rows: Any) -> Floats:
-        with backbone_errors(self, member, "predict"):
+        with wrap_backbone_errors(self, member, "predict"):
             return _checked_table(member.predict_proba(rows), len(self.classes_))
 
     def _check_score(self) -> None:
@@ -222,7 +222,7 @@ def _members(owner: Any, template: Any) -> list[Any]:
 
 
 def _generator(owner: object, random_state: Any) -> np.random.RandomState:
-    with own_errors(f"Every 'random_state' in {type(owner).__name__} must be an int, a RandomState or None. "):
+    with wrap_errors(f"Every 'random_state' in {type(owner).__name__} must be an int, a RandomState or None. "):
         return check_random_state(random_state)
 
 

@@ -19,7 +19,7 @@ from onsphere.baselines.network import (
     prepare_network,
 )
 from onsphere.calibration import root_mean_square
-from onsphere.models.answers import NumberAnswer
+from onsphere.models.answers import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["Evidence", "Evidential", "EvidentialLoss"]
@@ -172,7 +172,7 @@ class Evidential(NetworkRegressor):
         check_number(self, "regularization", self.regularization, above=0, closed="left")
         return prepare_network(self, TorchRegressor(), loss=EvidentialLoss(self.regularization))
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         check_option(self, "uncertainty_score", self.uncertainty_score, _SCORES)
         rows = self._rows(X)
         network = self.estimator_

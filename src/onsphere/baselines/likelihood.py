@@ -18,7 +18,7 @@ from onsphere.baselines.network import (
     prepare_network,
 )
 from onsphere.calibration import root_mean_square
-from onsphere.models.answers import NumberAnswer
+from onsphere.models.answers import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["GaussianLoss", "GaussianNLL", "MixtureDensity", "MixtureLoss", "answer_from_moments"]
@@ -88,10 +88,10 @@ def _log_normal(target: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (math.log(2 * math.pi) + torch.log(variance) + (target - mean) ** 2 / variance)
 
 
-def answer_from_moments(network: TorchRegressor, mean: Tensor, variance: Tensor) -> NumberAnswer:
+def answer_from_moments(network: TorchRegressor, mean: Tensor, variance: Tensor) -> RegressionPrediction:
     """Standardised moments (n, D) as an answer in the unit of the target."""
     sigma = network.from_standardized(variance.sqrt().numpy(), centered=False)
-    return NumberAnswer(network.from_standardized(mean.numpy()), sigma, root_mean_square(sigma), {})
+    return RegressionPrediction(network.from_standardized(mean.numpy()), sigma, root_mean_square(sigma), {})
 
 
 class GaussianNLL(NetworkRegressor):
@@ -134,7 +134,7 @@ class GaussianNLL(NetworkRegressor):
     def _network(self) -> TorchRegressor:
         return prepare_network(self, TorchRegressor(), loss=GaussianLoss())
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         rows = self._rows(X)
         outputs = ask_network(self.estimator_, rows).unflatten(-1, (-1, 2))
         return answer_from_moments(self.estimator_, *GaussianLoss().read(outputs))
@@ -196,7 +196,7 @@ class MixtureDensity(NetworkRegressor):
         check_number(self, "n_components", self.n_components, above=1, closed="left", whole=True)
         return prepare_network(self, TorchRegressor(), loss=MixtureLoss(self.n_components))
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         rows = self._rows(X)
         loss: Any = self.estimator_.loss  # as it was fitted, whatever n_components is now
         outputs = ask_network(self.estimator_, rows).unflatten(-1, (-1, loss.outputs_per_column))

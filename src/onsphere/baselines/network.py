@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from onsphere._internal.validation import (
     Floats,
-    bad_parameter,
     check_fitted,
     check_number,
     check_rows,
     check_same_length,
     check_sample_weight,
+    parameter_error,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.answers import NumberAnswers
+from onsphere.models.answers import RegressionMixin
 from onsphere.models.backbone import fit_backbone, input_tags, prepare_backbone
-from onsphere.models.over_backbone import OverBackbone
+from onsphere.models.over_backbone import BackboneModel
 from onsphere.sphere import Lift
 from onsphere.sphere.embedding import as_columns
 from onsphere.torch.regressor import TorchRegressor
@@ -42,7 +42,7 @@ __all__ = [
 _FLOOR = 1e-6
 
 
-class OverNetwork(OverBackbone):
+class OverNetwork(BackboneModel):
     """A model whose backbone, unless one is given, is a network: no missing values, no sparse rows.
 
     Models with more to choose than these three write an `__init__` of their own, which scikit-learn reads them off.
@@ -76,13 +76,13 @@ class OverNetwork(OverBackbone):
         return (False, False) if self.estimator is None else input_tags(self.estimator)
 
 
-class NumbersOverNetwork(NumberAnswers, OverNetwork):
+class NumbersOverNetwork(RegressionMixin, OverNetwork):
     """Regression models that learn the target as it is, in one column per output."""
 
     def _learned(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Floats, Floats | None]:
         """Rows, columns (n, D) and weights of fit, checked; what must be known of the target is remembered."""
         rows = self._rows(X, fitting=True)
-        target = self._learned_target(y)
+        target = self._check_target(y)
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)
         self.spread_ = Lift().fit(target, weights).spread_  # as HCM measures it, for targets of any size
@@ -90,7 +90,7 @@ class NumbersOverNetwork(NumberAnswers, OverNetwork):
 
 
 class NetworkRegressor(NumbersOverNetwork):
-    """Regression models over one network; they bring `_network` and `_answer`."""
+    """Regression models over one network; they bring `_network` and `_predict`."""
 
     @abstractmethod
     def _network(self) -> TorchRegressor:
@@ -113,7 +113,7 @@ def prepare_network(owner: Any, default: TorchRegressor, *, loss: nn.Module | No
     if loss is None:
         return fresh
     if fresh.loss != "auto":
-        raise bad_parameter(
+        raise parameter_error(
             owner,
             "estimator",
             f"a TorchRegressor(loss='auto'), because the method brings {type(loss).__name__}",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from onsphere._internal.validation import Floats, check_number, check_unmasked, own_errors
+from onsphere._internal.validation import Floats, check_number, check_unmasked, wrap_errors
 from onsphere.baselines.softmax import msp
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereError
 from onsphere.torch.features import evaluating
@@ -134,7 +134,7 @@ class ODIN(BaseEstimator):
 
 def _as_tensor(inputs: Any) -> Tensor:
     check_unmasked("inputs", inputs)
-    with own_errors("The inputs of ODIN: "):
+    with wrap_errors("The inputs of ODIN: "):
         rows = inputs.detach() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
     if rows.ndim < 2 or rows.numel() == 0:
         raise InvalidInputError(

@@ -11,22 +11,22 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 
 from onsphere._internal.validation import (
     Floats,
-    backbone_errors,
     check_fitted,
     check_labels,
     check_rows,
     check_same_length,
     check_sample_weight,
+    wrap_backbone_errors,
 )
 from onsphere.baselines.detector import Detector, check_table, check_width
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.answers import ClassAnswer, ClassAnswers
+from onsphere.models.answers import ClassificationMixin, ClassPrediction
 from onsphere.models.backbone import seed_unseeded
 
 __all__ = ["LastLayer", "PostHoc", "default_classifier"]
 
 
-class PostHoc(ClassAnswers, BaseEstimator):
+class PostHoc(ClassificationMixin, BaseEstimator):
     """A classifier whose predictions are judged by a detector.
 
     Parameters
@@ -84,7 +84,7 @@ class PostHoc(ClassAnswers, BaseEstimator):
                 "Pass an instance, for example KNN()."
             )
         rows = check_rows(self, X, fitting=True, allow_nan=False)
-        labels = self._learned_labels(y)
+        labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
         given: Any = default_classifier() if self.classifier is None else self.classifier
@@ -94,7 +94,7 @@ class PostHoc(ClassAnswers, BaseEstimator):
                 "Pass for example LogisticRegression() or SoftmaxNetwork()."
             )
         classifier = seed_unseeded(self, clone(given), self.random_state)
-        with backbone_errors(self, classifier, "be fitted"):
+        with wrap_backbone_errors(self, classifier, "be fitted"):
             options = {} if weights is None else {"sample_weight": weights}
             self.estimator_ = classifier.fit(rows, labels, **options)
         features, logits = self._seen_by_detector(rows)
@@ -102,11 +102,11 @@ class PostHoc(ClassAnswers, BaseEstimator):
         detector = seed_unseeded(self, clone(self.detector), self.random_state)
         self.detector_ = detector.fit(features, logits, labels)
 
-    def _answer(self, X: Any) -> ClassAnswer:
+    def _predict(self, X: Any) -> ClassPrediction:
         check_fitted(self, "estimator_")
         rows = check_rows(self, X, fitting=False, allow_nan=False)
         features, logits = self._seen_by_detector(rows)
-        return ClassAnswer(
+        return ClassPrediction(
             label_index=logits.argmax(axis=1),
             probabilities=softmax(logits, axis=1),
             uncertainty=self.detector_.score(features, logits),
@@ -129,7 +129,7 @@ class PostHoc(ClassAnswers, BaseEstimator):
     def _seen_by_detector(self, rows: Any) -> tuple[Floats, Floats]:
         """Features and logits of each row."""
         classifier = self.estimator_
-        with backbone_errors(self, classifier, "predict"):
+        with wrap_backbone_errors(self, classifier, "predict"):
             features = classifier.features(rows) if hasattr(classifier, "features") else rows
             return np.asarray(features, dtype=np.float64), _logits(classifier, rows)
 

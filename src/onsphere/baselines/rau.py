@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from torch import Tensor
 
-from onsphere._internal.validation import Floats, check_fitted, check_number, random_generator
+from onsphere._internal.validation import Floats, check_fitted, check_number, make_random_state
 from onsphere.baselines.detector import Detector, Indices, check_squares, check_table, check_width
 from onsphere.baselines.softmax import msp
 from onsphere.sphere import geometry
@@ -191,7 +191,7 @@ class RAU(Detector):
             check_number(self, name, getattr(self, name), above=0.0, closed="left")
         for name in ("n_steps", "batch_size"):
             check_number(self, name, getattr(self, name), above=1, closed="left", whole=True)
-        seed = int(random_generator(self, self.random_state).randint(2**31 - 1))
+        seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
         # Trained on standardised features, so that one learning rate serves all; kept in terms of those given.
         center, scale = features.mean(axis=0), features.std(axis=0)
         scale = np.where(scale > 0.0, scale, 1.0)

@@ -11,7 +11,7 @@ from torch import nn
 from onsphere._internal.validation import Floats, check_same_length, check_sample_weight
 from onsphere.baselines.network import OverNetwork, ask_network, fit_on, prepare_network
 from onsphere.baselines.softmax import msp
-from onsphere.models.answers import ClassAnswer, ClassAnswers
+from onsphere.models.answers import ClassificationMixin, ClassPrediction
 from onsphere.torch.features import features
 from onsphere.torch.regressor import TorchRegressor
 
@@ -36,7 +36,7 @@ class SoftmaxLoss(nn.CrossEntropyLoss):
         super().__init__(reduction="none")
 
 
-class SoftmaxNetwork(ClassAnswers, OverNetwork):
+class SoftmaxNetwork(ClassificationMixin, OverNetwork):
     """A network with a softmax, trained by cross-entropy, with the uncertainty that comes for free.
 
     The probability of the predicted class says how sure the network is; one minus it is the uncertainty. Logits and
@@ -82,7 +82,7 @@ class SoftmaxNetwork(ClassAnswers, OverNetwork):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         network = self._network()
         rows = self._rows(X, fitting=True)
-        labels = self._learned_labels(y)
+        labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
         self.estimator_ = fit_on(self, network, rows, self.embedding_.embed(labels).direction, weights)
@@ -99,6 +99,6 @@ class SoftmaxNetwork(ClassAnswers, OverNetwork):
         # The labels, which are not needed, go with the features.
         return features(self.estimator_.net_.module_, [(batch, batch) for batch in batches])[0].astype(np.float64)
 
-    def _answer(self, X: Any) -> ClassAnswer:
+    def _predict(self, X: Any) -> ClassPrediction:
         logits = self.logits(X)
-        return ClassAnswer(logits.argmax(axis=1), softmax(logits, axis=1), msp(logits), {})
+        return ClassPrediction(logits.argmax(axis=1), softmax(logits, axis=1), msp(logits), {})

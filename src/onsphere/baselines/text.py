@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere._internal.validation import Floats, bad_parameter, check_number
+from onsphere._internal.validation import Floats, check_number, parameter_error
 from onsphere.baselines.detector import Detector, Indices
 from onsphere.baselines.distance import Mahalanobis
 from onsphere.baselines.softmax import MSP
@@ -288,7 +288,7 @@ class HUQ(Detector):
         if given is None:
             return default
         if not isinstance(given, Detector):
-            raise bad_parameter(self, name, "a Detector, for example KNN(), or None", given)
+            raise parameter_error(self, name, "a Detector, for example KNN(), or None", given)
         fresh: Any = clone(given)
         return fresh
 

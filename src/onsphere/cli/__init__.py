@@ -9,14 +9,14 @@ import io
 import sys
 from importlib import import_module
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 
 try:
     for package in ("rich", "typer"):
         import_module(package)
 except ImportError:
     # Only the script `onsphere` imports this package, and it should end in a sentence as well.
-    raise SystemExit(str(missing_extra("The command line", "typer and rich", "cli"))) from None
+    raise SystemExit(str(missing_extra_error("The command line", "typer and rich", "cli"))) from None
 
 from onsphere.cli import deploy, info, serve, table
 from onsphere.cli.console import app

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onsphere._internal.atomic_files import check_writable, whole_file
+from onsphere._internal.atomic_files import check_writable, write_atomically
 from onsphere._internal.validation import check_option
 from onsphere.cli.console import print_json, spinner
 from onsphere.cli.model_rows import feature_rows, share_asked
@@ -134,6 +134,6 @@ def _draw(path: Path, evidence: list[float], watch: DriftMonitor) -> None:
     from onsphere import plots
 
     axes = plots.evidence(evidence, alpha=watch.alpha, alarmed_at=watch.alarmed_at)
-    with whole_file(path) as part:
+    with write_atomically(path) as part:
         figure: Any = axes.figure
         figure.savefig(part, format=path.suffix.lstrip("."), bbox_inches="tight")

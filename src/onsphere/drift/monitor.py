@@ -15,8 +15,8 @@ from onsphere._internal.validation import (
     check_number,
     check_same_length,
     check_unmasked,
-    own_errors,
-    random_generator,
+    make_random_state,
+    wrap_errors,
 )
 from onsphere.assessment import Assessment
 from onsphere.drift.martingale import Evidence
@@ -125,7 +125,7 @@ class DriftMonitor:
     ) -> None:
         check_number(self, "alpha", alpha, above=0, below=1)
         check_number(self, "window", window, above=1, closed="left", whole=True)
-        rng = random_generator(self, random_state)
+        rng = make_random_state(self, random_state)
         scores = {"calibration": _calibration_scores(calibration)}
         if anchor_residuals is not None:
             scores["anchor_residuals"] = anchor_residuals
@@ -309,7 +309,7 @@ def _checked_scores(name: str, values: Any, *, finite: bool = False) -> Floats:
     """Scores of shape (n,), none of them NaN or minus infinity."""
     check_unmasked(name, values)
     check_no_gradient(**{name: values})
-    with own_errors(f"Expected numbers as {name}. "):
+    with wrap_errors(f"Expected numbers as {name}. "):
         given = np.asarray(values)
         scores = given.astype(np.float64) if given.dtype.kind in "iufO" else np.empty((0, 0))
     if not finite:

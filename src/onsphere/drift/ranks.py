@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.row_hashes import spread_bits
+from onsphere._internal.row_hashes import mix_bits
 from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
 
@@ -40,8 +40,8 @@ def uniforms(key: int, index: NDArray[np.int64]) -> Floats:
     >>> bool(both[1] == uniforms(7, np.array([1]))[0]), bool(both[0] == both[1])
     (True, False)
     """
-    start = spread_bits(np.array([key], dtype=np.uint64) + _STEP)
-    bits = spread_bits(start + (index.astype(np.uint64) + np.uint64(1)) * _STEP)
+    start = mix_bits(np.array([key], dtype=np.uint64) + _STEP)
+    bits = mix_bits(start + (index.astype(np.uint64) + np.uint64(1)) * _STEP)
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidTypeError, MissingExtraError
 from onsphere.export.graph import OPSET, session_of
 from onsphere.export.symbols import ROWS, Symbol, concat, unary
@@ -148,7 +148,7 @@ def _network(step: Any, x: Symbol) -> Symbol:
     try:
         import onnxscript  # noqa: F401  # type: ignore[reportUnusedImport]
     except ImportError:
-        raise missing_extra("Exporting a network", "onnxscript", "export") from None
+        raise missing_extra_error("Exporting a network", "onnxscript", "export") from None
     try:
         with _quiet():
             sizes = ({0: torch.export.Dim("rows")},)
@@ -186,7 +186,7 @@ def _by_skl2onnx(step: Any, x: Symbol) -> Symbol:
         from skl2onnx import to_onnx
         from skl2onnx.common.data_types import DoubleTensorType
     except ImportError:
-        raise missing_extra("ONNX export", "skl2onnx", "export") from None
+        raise missing_extra_error("ONNX export", "skl2onnx", "export") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

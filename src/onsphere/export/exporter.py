@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onsphere import persistence
-from onsphere._internal.atomic_files import whole_file
+from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_number
 from onsphere.errors import InvalidInputError
 from onsphere.export.graph import Graph, session_of
@@ -81,7 +81,7 @@ def export_onnx(
     given, rows = (drawn_rows(described, summary), DRAWN) if X is None else (X, "given rows")
     parity = compared(model, session_of(graph.model({}).SerializeToString()), described, given, coverage, rows=rows)
     content = graph.model({KEY: persistence.to_json(facts | {"parity": parity.to_dict()})}).SerializeToString()
-    with whole_file(path) as part:
+    with write_atomically(path) as part:
         part.write_bytes(content)
     return parity
 

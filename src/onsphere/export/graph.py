@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
 
 __all__ = ["ML", "OPSET", "Graph", "onnx_module", "onnxruntime_module", "session_of"]
@@ -24,7 +24,7 @@ def onnx_module() -> Any:
     try:
         import onnx
     except ImportError:
-        raise missing_extra("ONNX export", "onnx", "export") from None
+        raise missing_extra_error("ONNX export", "onnx", "export") from None
     return onnx
 
 
@@ -33,7 +33,7 @@ def onnxruntime_module() -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise missing_extra("Running an ONNX graph", "onnxruntime", "export") from None
+        raise missing_extra_error("Running an ONNX graph", "onnxruntime", "export") from None
     return onnxruntime
 
 

@@ -1,6 +1,6 @@
 """What every model can be asked, whatever gave it its value and its uncertainty: HCM or any other method.
 
-A model brings `_fit` and `_answer`, one pass over its rows; predictions, intervals, sets and assessments follow here.
+A model brings `_fit` and `_predict`, one pass over its rows; predictions, intervals, sets and assessments follow here.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from onsphere._internal.validation import (
 from onsphere.assessment import Assessment
 from onsphere.calibration import ClassCalibration, RegressionCalibration
 from onsphere.errors import InvalidInputError
-from onsphere.models.base import N_FOLDS, Calibrated
+from onsphere.models.base import N_FOLDS, CalibratedModel
 from onsphere.sphere import OneHot
 from onsphere.sphere.embedding import as_columns
 
-__all__ = ["SIGMA_FLOOR", "ClassAnswer", "ClassAnswers", "NumberAnswer", "NumberAnswers"]
+__all__ = ["SIGMA_FLOOR", "ClassPrediction", "ClassificationMixin", "RegressionMixin", "RegressionPrediction"]
 
 # Added to sigma in conformal intervals, as a share of the target's spread: rows on which all trees agree would
 # otherwise get intervals of no width.
 SIGMA_FLOOR = 0.01
 
 
-class NumberAnswer(NamedTuple):
+class RegressionPrediction(NamedTuple):
     """What one pass says about numbers, in their own unit; `details` are further fields of an Assessment."""
 
     value: Floats  # (n, D)
@@ -46,7 +46,7 @@ class NumberAnswer(NamedTuple):
     details: dict[str, Any]
 
 
-class ClassAnswer(NamedTuple):
+class ClassPrediction(NamedTuple):
     """What one pass says about classes; `details` are further fields of an Assessment."""
 
     label_index: NDArray[np.intp]  # (n,), the most likely class
@@ -55,13 +55,13 @@ class ClassAnswer(NamedTuple):
     details: dict[str, Any]
 
 
-class NumberAnswers(RegressorMixin, Calibrated):
+class RegressionMixin(RegressorMixin, CalibratedModel):
     """Values, sigmas, intervals and balls of a regression model."""
 
     spread_: Floats
 
     @abstractmethod
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         """One pass over the rows."""
 
     def __sklearn_tags__(self) -> Any:
@@ -69,7 +69,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         tags.target_tags.multi_output = True
         return tags
 
-    def _learned_target(self, y: Any) -> Floats:
+    def _check_target(self, y: Any) -> Floats:
         """The target of fit, (n,) or (n, D), checked; its shape and names are remembered."""
         target = check_regression_target(self, y)
         self._target_is_flat = target.ndim == 1
@@ -84,7 +84,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         return ShuffleSplit(1, test_size=fraction, random_state=self.random_state)
 
     def _measure(self, X: Any, y: Any) -> RegressionCalibration:
-        answer = self._answer(X)
+        answer = self._predict(X)
         target = as_columns(check_regression_target(self, y))
         if is_frame(y):
             check_output_names(self, y.columns, self._output_names)
@@ -109,17 +109,17 @@ class NumberAnswers(RegressorMixin, Calibrated):
         value : array of shape (n,) or (n, D), like the y of fit
         sigma : array like value, with return_std=True
         """
-        answer = self._answer(X)
+        answer = self._predict(X)
         value = self._shaped(answer.value)
         return (value, self._shaped(answer.sigma)) if return_std else value
 
     def predict_uncertainty(self, X: Any) -> Floats:
         """The score of each row, shape (n,); higher means less trustworthy."""
-        return self._answer(X).uncertainty
+        return self._predict(X).uncertainty
 
     def predict_sigma(self, X: Any) -> Floats:
         """Standard deviation of the noise, in the unit and shape of the target."""
-        return self._shaped(self._answer(X).sigma)
+        return self._shaped(self._predict(X).sigma)
 
     def predict_interval(self, X: Any, *, coverage: float = 0.9, simultaneous: bool = True) -> Floats:
         """Intervals that hold the target with probability `coverage`; needs a calibrated model.
@@ -143,7 +143,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         check_number("predict_interval", "coverage", coverage, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
         calibration = self._calibrated("predict_interval")
-        return self._interval(calibration, self._answer(X), coverage, simultaneous)
+        return self._interval(calibration, self._predict(X), coverage, simultaneous)
 
     def predict_ball(self, X: Any, *, coverage: float = 0.9) -> tuple[Floats, Floats]:
         """A ball around each prediction that holds the whole target with probability `coverage`.
@@ -159,7 +159,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
         """
         check_number("predict_ball", "coverage", coverage, above=0, below=1)
         calibration = self._calibrated("predict_ball")
-        answer = self._answer(X)
+        answer = self._predict(X)
         radius = calibration.radius(self._interval_sigma(answer), self.spread_, coverage=coverage)
         return self._shaped(answer.value), radius
 
@@ -175,7 +175,7 @@ class NumberAnswers(RegressorMixin, Calibrated):
             Of the intervals.
         """
         check_number("assess", "coverage", coverage, above=0, below=1)
-        answer = self._answer(X)
+        answer = self._predict(X)
         judged = self._judged(answer.uncertainty)
         if judged:
             interval = self._interval(self.calibration_, answer, coverage, True)
@@ -190,31 +190,31 @@ class NumberAnswers(RegressorMixin, Calibrated):
         )
 
     def _value_and_uncertainty(self, X: Any) -> tuple[Floats, Floats]:
-        answer = self._answer(X)
+        answer = self._predict(X)
         return self._shaped(answer.value), answer.uncertainty
 
-    def _interval(self, calibration: Any, answer: NumberAnswer, coverage: float, simultaneous: bool) -> Floats:
+    def _interval(self, calibration: Any, answer: RegressionPrediction, coverage: float, simultaneous: bool) -> Floats:
         sigma = self._interval_sigma(answer)
         return self._shaped(calibration.interval(answer.value, sigma, coverage=coverage, simultaneous=simultaneous))
 
-    def _interval_sigma(self, answer: NumberAnswer) -> Floats:
+    def _interval_sigma(self, answer: RegressionPrediction) -> Floats:
         return answer.sigma + SIGMA_FLOOR * self.spread_
 
     def _shaped(self, values: Floats) -> Floats:
         return values[:, 0] if self._target_is_flat else values
 
 
-class ClassAnswers(ClassifierMixin, Calibrated):
+class ClassificationMixin(ClassifierMixin, CalibratedModel):
     """Labels, probabilities and sets of a classification model."""
 
     embedding_: OneHot
     classes_: NDArray[Any]
 
     @abstractmethod
-    def _answer(self, X: Any) -> ClassAnswer:
+    def _predict(self, X: Any) -> ClassPrediction:
         """One pass over the rows."""
 
-    def _learned_labels(self, y: Any) -> NDArray[Any]:
+    def _check_labels(self, y: Any) -> NDArray[Any]:
         """The labels of fit, checked; the classes are remembered."""
         labels = check_labels(self, y)
         self.embedding_ = OneHot().fit(labels)
@@ -235,7 +235,7 @@ class ClassAnswers(ClassifierMixin, Calibrated):
         return StratifiedShuffleSplit(1, test_size=fraction, random_state=self.random_state)
 
     def _measure(self, X: Any, y: Any) -> ClassCalibration:
-        answer = self._answer(X)
+        answer = self._predict(X)
         labels = check_labels(self, y)
         check_same_length(answer.uncertainty, labels)
         true_index = self.embedding_.embed(labels).direction.argmax(axis=1)
@@ -248,16 +248,16 @@ class ClassAnswers(ClassifierMixin, Calibrated):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most likely class of each row, shape (n,)."""
-        answer = self._answer(X)
+        answer = self._predict(X)
         return self.classes_[answer.label_index]
 
     def predict_proba(self, X: Any) -> Floats:
         """Class probabilities, shape (n, C)."""
-        return self._answer(X).probabilities
+        return self._predict(X).probabilities
 
     def predict_uncertainty(self, X: Any) -> Floats:
         """The score of each row, shape (n,); higher means less trustworthy."""
-        return self._answer(X).uncertainty
+        return self._predict(X).uncertainty
 
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Sets of classes that hold the true one with probability `coverage`; needs a calibrated model.
@@ -278,7 +278,7 @@ class ClassAnswers(ClassifierMixin, Calibrated):
         """
         check_number("predict_set", "coverage", coverage, above=0, below=1)
         calibration = self._calibrated("predict_set")
-        return calibration.prediction_set(self._answer(X).probabilities, coverage=coverage)
+        return calibration.prediction_set(self._predict(X).probabilities, coverage=coverage)
 
     def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
         """Everything the model says about each row, from one pass.
@@ -293,7 +293,7 @@ class ClassAnswers(ClassifierMixin, Calibrated):
             Of the sets.
         """
         check_number("assess", "coverage", coverage, above=0, below=1)
-        answer = self._answer(X)
+        answer = self._predict(X)
         judged = self._judged(answer.uncertainty)
         if judged:
             calibration: Any = self.calibration_
@@ -308,5 +308,5 @@ class ClassAnswers(ClassifierMixin, Calibrated):
         )
 
     def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
-        answer = self._answer(X)
+        answer = self._predict(X)
         return self.classes_[answer.label_index], answer.uncertainty

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils import get_tags
 
-from onsphere._internal.validation import Floats, backbone_errors, check_takes_weights, random_generator
+from onsphere._internal.validation import Floats, check_takes_weights, make_random_state, wrap_backbone_errors
 from onsphere.errors import InvalidTypeError
 from onsphere.sphere.geometry import SphericalOutput
 
@@ -48,7 +48,7 @@ def prepare_backbone(owner: object, estimator: Any, random_state: int | np.rando
 
 def seed_unseeded(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
     """Set every `random_state` of a model and its parts that is None from the given one, and return the model."""
-    generator = random_generator(owner, random_state)
+    generator = make_random_state(owner, random_state)
     if random_state is not None:
         unseeded = [
             name
@@ -139,13 +139,13 @@ def fit_backbone(
         options["sample_weight"] = weights
     if last is not None:
         options = {f"{last}__{name}": value for name, value in options.items()}
-    with backbone_errors(owner, backbone, "be fitted"):
+    with wrap_backbone_errors(owner, backbone, "be fitted"):
         return backbone.fit(X, columns, **options)
 
 
 def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:
     """What the backbone predicts, as a finite table of so many columns."""
-    with backbone_errors(owner, backbone, "predict"):
+    with wrap_backbone_errors(owner, backbone, "predict"):
         table = np.asarray(backbone.predict(X), dtype=np.float64)
         if table.ndim != 2 or table.shape[1] != n_columns:
             raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")

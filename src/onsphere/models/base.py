@@ -16,23 +16,23 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
 from onsphere import persistence
-from onsphere._internal.row_hashes import fingerprints, indexable
+from onsphere._internal.row_hashes import hash_rows, make_indexable
 from onsphere._internal.validation import (
     Floats,
-    bad_parameter,
     check_fitted,
     check_no_gradient,
     check_same_length,
     check_sample_weight,
     check_target_given,
-    own_errors,
-    unchanged_if_it_fails,
+    parameter_error,
+    restore_on_error,
+    wrap_errors,
 )
 from onsphere.calibration import Calibration
 from onsphere.decision import Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
 
-__all__ = ["N_FOLDS", "Calibrated"]
+__all__ = ["N_FOLDS", "CalibratedModel"]
 
 N_FOLDS = 5  # of calibration="cv"
 
@@ -40,7 +40,7 @@ N_FOLDS = 5  # of calibration="cv"
 _N_SEEN = 100_000
 
 
-class Calibrated:
+class CalibratedModel:
     """The order fit → calibrate → ask, and what can be asked.
 
     Attributes
@@ -90,7 +90,7 @@ class Calibrated:
         self
         """
         check_no_gradient(X=X, y=y)
-        with unchanged_if_it_fails(self):
+        with restore_on_error(self):
             fraction = self._checked_calibration()
             self.calibration_ = self.threshold_ = self._rule = None
             if fraction is None:
@@ -99,8 +99,8 @@ class Calibrated:
             check_target_given(self, y)
             check_same_length(X, y)
             weights = check_sample_weight(sample_weight, X)
-            with own_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
-                features, target = indexable(X), indexable(y)
+            with wrap_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
+                features, target = make_indexable(X), make_indexable(y)
                 splitter = self._splitter(target, None if fraction == "cv" else float(fraction))
                 parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
             if fraction == "cv":
@@ -115,7 +115,7 @@ class Calibrated:
     def _fit_and_remember(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._fit(X, y, sample_weight)
         self._seen = np.empty(0, dtype=np.uint64)
-        self._remember(fingerprints(X, y))
+        self._remember(hash_rows(X, y))
 
     def _remember(self, codes: NDArray[np.uint64]) -> None:
         """Add the fingerprints of rows that were trained on."""
@@ -131,7 +131,7 @@ class Calibrated:
             return "cv" if given == "cv" else 0.2
         if isinstance(given, float | np.floating) and 0 < given < 1:
             return float(given)
-        raise bad_parameter(self, "calibration", "None, 'split', 'cv' or a float in (0, 1)", given)
+        raise parameter_error(self, "calibration", "None, 'split', 'cv' or a float in (0, 1)", given)
 
     def _measured_on_folds(self, folds: list[Any], X: Any, y: Any, weights: Any) -> Calibration:
         measured: list[Any] = []
@@ -158,7 +158,7 @@ class Calibrated:
         """
         check_fitted(self, "estimator_")
         check_no_gradient(X=X, y=y)
-        with unchanged_if_it_fails(self):
+        with restore_on_error(self):
             calibration = self._measure(X, y)
             seen = self._share_seen(X, y)
             if seen > 0.5:
@@ -176,7 +176,7 @@ class Calibrated:
 
     def _share_seen(self, X: Any, y: Any) -> float:
         """Which share of the rows was trained on, by a sample where there are many."""
-        codes = fingerprints(X, y)
+        codes = hash_rows(X, y)
         if len(self._seen) == _N_SEEN:  # of larger ones nothing is known
             codes = codes[codes <= self._seen[-1]]
         return float(np.isin(codes, self._seen).mean()) if len(codes) else 0.0

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from onsphere._internal.validation import Floats, check_option, check_same_length, check_sample_weight
-from onsphere.models.answers import ClassAnswer, ClassAnswers
+from onsphere.models.answers import ClassificationMixin, ClassPrediction
 from onsphere.models.backbone import (
     fit_backbone,
     from_columns,
@@ -15,7 +15,7 @@ from onsphere.models.backbone import (
     prepare_backbone,
     to_columns,
 )
-from onsphere.models.over_backbone import OverBackbone
+from onsphere.models.over_backbone import BackboneModel
 from onsphere.sphere import geometry, scores
 from onsphere.sphere.geometry import SphericalOutput
 
@@ -29,7 +29,7 @@ _CLASS_SCORES = {
 }
 
 
-class HCMClassifier(ClassAnswers, OverBackbone):
+class HCMClassifier(ClassificationMixin, BackboneModel):
     """A classifier whose predictions carry an uncertainty, over any regressor.
 
     Each class is an axis of the sphere; the backbone learns the direction, the nearest axis is the prediction and
@@ -91,18 +91,18 @@ class HCMClassifier(ClassAnswers, OverBackbone):
         self._check_score()
         backbone = prepare_backbone(self, self.estimator, self.random_state)
         rows = self._rows(X, fitting=True)
-        labels = self._learned_labels(y)
+        labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
         columns = to_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
         self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
 
-    def _answer(self, X: Any) -> ClassAnswer:
+    def _predict(self, X: Any) -> ClassPrediction:
         rows = self._rows(X)
         table = predict_columns(self, self.estimator_, rows, len(self.classes_))
         outputs = from_columns(table, **self._layout)
-        return ClassAnswer(
+        return ClassPrediction(
             label_index=outputs.direction.argmax(axis=1),
             probabilities=nearest_probabilities(outputs.direction),
             uncertainty=self._uncertainty(outputs),

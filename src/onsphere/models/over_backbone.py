@@ -9,10 +9,10 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from onsphere._internal.validation import check_fitted, check_rows
 from onsphere.models.backbone import input_tags
 
-__all__ = ["OverBackbone"]
+__all__ = ["BackboneModel"]
 
 
-class OverBackbone(MetaEstimatorMixin, BaseEstimator):
+class BackboneModel(MetaEstimatorMixin, BaseEstimator):
     """A model whose `estimator` is the backbone, and `estimator_` the fitted one."""
 
     estimator: Any

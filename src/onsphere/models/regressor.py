@@ -9,15 +9,15 @@ from sklearn.base import clone
 
 from onsphere._internal.validation import (
     Floats,
-    bad_parameter,
     check_fitted,
     check_option,
     check_same_length,
     check_sample_weight,
+    parameter_error,
 )
 from onsphere.calibration import root_mean_square
 from onsphere.errors import InvalidInputError
-from onsphere.models.answers import NumberAnswer, NumberAnswers
+from onsphere.models.answers import RegressionMixin, RegressionPrediction
 from onsphere.models.backbone import (
     fit_backbone,
     from_columns,
@@ -25,7 +25,7 @@ from onsphere.models.backbone import (
     prepare_backbone,
     to_columns,
 )
-from onsphere.models.over_backbone import OverBackbone
+from onsphere.models.over_backbone import BackboneModel
 from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
 from onsphere.sphere.geometry import SphericalOutput
 
@@ -39,7 +39,7 @@ _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
 }
 
 
-class HCMRegressor(NumberAnswers, OverBackbone):
+class HCMRegressor(RegressionMixin, BackboneModel):
     """A regressor whose predictions carry an uncertainty, over any regressor, for one output or many.
 
     The target is placed on a sphere, the backbone learns the place, and how far its prediction falls off the
@@ -117,7 +117,7 @@ class HCMRegressor(NumberAnswers, OverBackbone):
         embedding = self._checked_embedding()
         backbone = prepare_backbone(self, self.estimator, self.random_state)
         rows = self._rows(X, fitting=True)
-        target = self._learned_target(y)
+        target = self._check_target(y)
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)
         self.embedding_ = embedding.fit(target, weights)
@@ -138,13 +138,13 @@ class HCMRegressor(NumberAnswers, OverBackbone):
             )
         return self.embedding_.uncertainty_per_output(self._outputs(X))
 
-    def _answer(self, X: Any) -> NumberAnswer:
+    def _predict(self, X: Any) -> RegressionPrediction:
         outputs = self._outputs(X)
         details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
         if isinstance(self.embedding_, Lift):
             details["anchor_residual"] = scores.anchor_residual(outputs, self.embedding_.anchor)
         sigma = self.embedding_.sigma(outputs)
-        return NumberAnswer(
+        return RegressionPrediction(
             value=self.embedding_.decode(outputs, decoder=self.decoder),
             sigma=sigma,
             uncertainty=self._uncertainty(outputs, sigma),
@@ -162,7 +162,7 @@ class HCMRegressor(NumberAnswers, OverBackbone):
             check_option(self, "embedding", given, list(_EMBEDDINGS))
             given = _EMBEDDINGS[given]()
         if not isinstance(given, RegressionEmbedding):
-            raise bad_parameter(self, "embedding", "a name or an instance of a regression embedding", given)
+            raise parameter_error(self, "embedding", "a name or an instance of a regression embedding", given)
         check_option(self, "decoder", self.decoder, given.decoders)
         self._check_score(given)
         return clone(given)  # type: ignore[reportReturnType]

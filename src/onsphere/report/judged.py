@@ -21,7 +21,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.base import Calibrated
+from onsphere.models.base import CalibratedModel
 from onsphere.report.features import as_frame
 from onsphere.sphere.embedding import as_columns
 
@@ -82,7 +82,7 @@ class Judged:
 
 def check_model(model: Any) -> None:
     """A calibrated model of onsphere."""
-    if not isinstance(model, Calibrated):
+    if not isinstance(model, CalibratedModel):
         raise InvalidTypeError(
             f"{OWNER} needs a fitted and calibrated model of onsphere. Got {model!r}. "
             "A plain regressor becomes HCMRegressor(model); fit and calibrate it."

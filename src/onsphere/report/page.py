@@ -10,8 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from onsphere._internal.atomic_files import check_writable, whole_file
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.atomic_files import check_writable, write_atomically
+from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.report.extremes import extremes
 from onsphere.report.features import MOST_FEATURES, read_features
@@ -88,7 +88,7 @@ def write_report(
     try:
         import pandas
     except ImportError:
-        raise missing_extra(OWNER, "pandas", "report") from None
+        raise missing_extra_error(OWNER, "pandas", "report") from None
     goal = _checked_path(path)
     rows = judge(model, X, y, coverage=coverage, target_name=target_name, row_names=row_names, pandas=pandas)
     names = _checked_groups(groups, rows)
@@ -119,7 +119,7 @@ def write_report(
         "sections": [*sections, _how_made(model, rows, known), limits(rows)],
     }
     text = _rendered(page)
-    with whole_file(goal) as part:
+    with write_atomically(goal) as part:
         part.write_bytes(text.encode("utf-8", errors="replace"))
     return goal
 
@@ -189,7 +189,7 @@ def _rendered(page: dict[str, Any]) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError:
-        raise missing_extra(OWNER, "jinja2", "report") from None
+        raise missing_extra_error(OWNER, "jinja2", "report") from None
     # All that is put into the page is escaped, except for the drawings, which are made of escaped text.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     source = files("onsphere.report").joinpath("page.html").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from onsphere._internal.validation import Floats, missing_extra
+from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE, REFERENCE, VERMILLION
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def draw(name: str, paint: Callable[[Axes], object], *, size: tuple[float, float
         from matplotlib import style
         from matplotlib.figure import Figure
     except ImportError:
-        raise missing_extra("write_report", "matplotlib", "report") from None
+        raise missing_extra_error("write_report", "matplotlib", "report") from None
     out = io.BytesIO()
     # From the defaults, so that no style of the user's own gets into the page, and nothing of ours gets out.
     with style.context(["default", {**_STYLE, "svg.hashsalt": name}]), warnings.catch_warnings():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.service.engine import Facts
 from onsphere.service.problems import Problems, RequestError, shown
 from onsphere.service.rows import LARGEST, LONGEST_TEXT, Batch, check_keys, check_names, check_number_of_rows, dates_of
@@ -277,5 +277,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        raise missing_extra("Reading a batch", "pyarrow", "serve") from None
+        raise missing_extra_error("Reading a batch", "pyarrow", "serve") from None
     return pa

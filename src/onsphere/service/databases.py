@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
 
 __all__ = ["Database", "StoreError", "open_database"]
@@ -210,5 +210,5 @@ def _psycopg() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise missing_extra("A store in PostgreSQL", "psycopg[binary]", "serve") from None
+        raise missing_extra_error("A store in PostgreSQL", "psycopg[binary]", "serve") from None
     return psycopg

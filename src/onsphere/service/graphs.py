@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError
 from onsphere.export import graph_inputs, open_graph
@@ -36,7 +36,7 @@ class GraphEngine:
         try:
             self._session, facts = open_graph(path)
         except ImportError:
-            raise missing_extra("Serving an ONNX file", "onnxruntime", "serve") from None
+            raise missing_extra_error("Serving an ONNX file", "onnxruntime", "serve") from None
         self._inputs, self._outputs = facts["inputs"], facts["outputs"]
         manifest, summary = facts["manifest"], facts["manifest"]["summary"]
         self.facts = facts_of(

@@ -10,8 +10,8 @@ from array_api_compat import array_namespace, device
 from numpy.typing import ArrayLike
 
 from onsphere._internal.validation import (
-    bad_parameter,
     check_regression_target,
+    parameter_error,
 )
 from onsphere.sphere import geometry
 from onsphere.sphere.embedding import RegressionEmbedding, as_columns
@@ -68,7 +68,7 @@ class Torus(RegressionEmbedding):
         except (TypeError, ValueError):
             frequencies = np.empty(0)
         if frequencies.ndim != 1 or len(frequencies) == 0 or not (np.isfinite(frequencies) & (frequencies > 0)).all():
-            raise bad_parameter(self, "frequencies", "a non-empty sequence of floats in (0, inf)", self.frequencies)
+            raise parameter_error(self, "frequencies", "a non-empty sequence of floats in (0, inf)", self.frequencies)
         return float(frequencies.min())
 
     def resultants(self, outputs: SphericalOutput) -> Array:

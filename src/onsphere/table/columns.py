@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import check_unique_names, is_frame, missing_extra
+from onsphere._internal.validation import check_unique_names, is_frame, missing_extra_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 
 __all__ = [
@@ -239,5 +239,5 @@ def pandas() -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise missing_extra("A table with columns", "pandas", "cli") from None
+        raise missing_extra_error("A table with columns", "pandas", "cli") from None
     return pd

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onsphere._internal.atomic_files import whole_file
-from onsphere._internal.validation import check_unique_names, missing_extra
+from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.validation import check_unique_names, missing_extra_error
 from onsphere.errors import InvalidInputError
 from onsphere.table.columns import Column, check_has, first_of
 from onsphere.table.csv_dialect import Dialect
@@ -129,7 +129,7 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError:
-        raise missing_extra("Reading a table", "pyarrow", "cli") from None
+        raise missing_extra_error("Reading a table", "pyarrow", "cli") from None
     return pyarrow
 
 
@@ -331,7 +331,7 @@ def table_writer(path: str | Path) -> Generator[TableWriter]:
     """A writer by the ending of the name (CSV, Parquet or Arrow); the file appears when all is written."""
     path = Path(path)
     kind = check_suffix(path)
-    with whole_file(path) as part:
+    with write_atomically(path) as part:
         writer = TableWriter(part, kind, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         try:
             yield writer

@@ -10,12 +10,12 @@ torch.Size([])
 
 from typing import TYPE_CHECKING, Any
 
-from onsphere._internal.validation import missing_extra
+from onsphere._internal.validation import missing_extra_error
 
 try:
     import torch as torch
 except ImportError:
-    raise missing_extra("onsphere.torch", "torch", "torch") from None
+    raise missing_extra_error("onsphere.torch", "torch", "torch") from None
 
 from onsphere.torch.attach import Attached, attach
 from onsphere.torch.dense import DenseHead

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter
+from onsphere._internal.validation import parameter_error
 from onsphere.errors import InvalidInputError
 
 __all__ = ["made_module"]
@@ -34,7 +34,7 @@ def made_module(
             f"({n_features} features, {n_outputs} outputs). Got {type(error).__name__}: {error}."
         ) from error
     if not isinstance(made, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise bad_parameter("TorchRegressor", "module", "a callable that returns a Module", made)
+        raise parameter_error("TorchRegressor", "module", "a callable that returns a Module", made)
     try:
         with torch.no_grad():
             output: Any = made.eval()(rows.to(next(made.parameters(), rows).device))

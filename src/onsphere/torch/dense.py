@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError
 from onsphere.sphere import OneHot, Polar, RegressionEmbedding
 from onsphere.torch.head import SphereReader, SphericalOutput, as_targets
@@ -63,9 +63,9 @@ class DenseHead(SphereReader):
         is_image = event == "image"
         given = embedding if embedding is not None else ("polar" if is_image else "lift")
         if is_image and given != "polar" and type(given) is not Polar:
-            raise bad_parameter(self, "embedding", "Polar where event='image'", given)
+            raise parameter_error(self, "embedding", "Polar where event='image'", given)
         if not is_image and size is not None:
-            raise bad_parameter(self, "size", "None where event='pixel', which takes maps of any size", size)
+            raise parameter_error(self, "size", "None where event='pixel', which takes maps of any size", size)
         height, width = _height_and_width(self, size) if is_image else (1, 1)
         super().__init__(height * width * out_channels, embedding=given, mean=mean, magnitude=magnitude)
         self.in_channels = in_channels
@@ -127,5 +127,5 @@ def _height_and_width(owner: object, size: Any) -> tuple[int, int]:
         check_number(owner, "size", height, above=1, closed="left", whole=True)
         check_number(owner, "size", width, above=1, closed="left", whole=True)
     except (TypeError, ValueError):
-        raise bad_parameter(owner, "size", "two ints (H, W) where event='image'", size) from None
+        raise parameter_error(owner, "size", "two ints (H, W) where event='image'", size) from None
     return height, width

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from onsphere._internal.validation import bad_parameter
+from onsphere._internal.validation import parameter_error
 
 __all__ = ["checked_device"]
 
@@ -24,4 +24,4 @@ def checked_device(owner: object, device: Any) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError):
-        raise bad_parameter(owner, "device", "'auto' or a device that torch finds here", device) from None
+        raise parameter_error(owner, "device", "'auto' or a device that torch finds here", device) from None

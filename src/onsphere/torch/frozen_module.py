@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter, check_fitted
+from onsphere._internal.validation import check_fitted, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.backbone import from_columns
 from onsphere.models.frozen import FrozenHead
@@ -154,5 +154,5 @@ def to_torch(head: FrozenHead, *, dtype: torch.dtype = torch.float32) -> FrozenM
     if not isinstance(head, FrozenHead):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidTypeError(f"to_torch needs a FrozenHead. Got {type(head).__name__}.")
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):  # type: ignore[reportUnnecessaryIsInstance]
-        raise bad_parameter("to_torch", "dtype", "a floating dtype of torch", dtype)
+        raise parameter_error("to_torch", "dtype", "a floating dtype of torch", dtype)
     return FrozenModule(head).to(dtype)

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter, check_flag, check_number, check_option
+from onsphere._internal.validation import check_flag, check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.sphere import Duplicate, Lift, OneHot, Polar, RegressionEmbedding, Torus, geometry
 
@@ -219,20 +219,20 @@ def _fitted(owner: object, embedding: Any, out_features: int) -> RegressionEmbed
         check_option(owner, "embedding", embedding, list(_EMBEDDINGS))
         embedding = _EMBEDDINGS[embedding]()
     if not isinstance(embedding, RegressionEmbedding | OneHot):
-        raise bad_parameter(owner, "embedding", "the name or an instance of an embedding", embedding)
+        raise parameter_error(owner, "embedding", "the name or an instance of an embedding", embedding)
     if isinstance(embedding, OneHot):
         if not hasattr(embedding, "classes_"):
             # Twice each: scikit-learn suspects many labels that never come again of being numbers.
             return OneHot().fit(np.arange(out_features).repeat(2))
         if embedding.classes_.dtype.kind not in "iu":
-            raise bad_parameter(owner, "embedding", "a OneHot fitted on integers: tensors hold no names", embedding)
+            raise parameter_error(owner, "embedding", "a OneHot fitted on integers: tensors hold no names", embedding)
     elif not hasattr(embedding, "scale_"):
         # Nothing is known of the targets but that they are standardised: centre 0 and scale 1.
         unscaled = cast(RegressionEmbedding, clone(embedding)).set_params(standardize=False)
         return unscaled.fit(np.zeros((2, out_features)))
     n_outputs = len(embedding.classes_) if isinstance(embedding, OneHot) else embedding.n_outputs_
     if n_outputs != out_features:
-        raise bad_parameter(owner, "embedding", f"fitted with {out_features} output(s)", n_outputs)
+        raise parameter_error(owner, "embedding", f"fitted with {out_features} output(s)", n_outputs)
     return embedding
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.sphere import geometry
 from onsphere.torch.head import SphereReader, SphericalOutput, check_output
@@ -89,7 +89,7 @@ class HCMLoss(nn.Module):
         if preset is not None:
             check_option(self, "preset", preset, ["cifar10", "two-moons"])
             if (phi, exponent, threshold, norm_weight, reduction) != ("squared", 1.5, 1.0, 0.0, "mean"):
-                raise bad_parameter(self, "preset", "None where anything else is chosen, as it fixes all", preset)
+                raise parameter_error(self, "preset", "None where anything else is chosen, as it fixes all", preset)
         # The bound method, so that the head's weights are not listed among the loss's own.
         self._embed = None if head is None else _embed_of(head)
         self.phi = phi

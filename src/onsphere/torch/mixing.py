@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from onsphere._internal.validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError
 from onsphere.torch.head import check_shares
 
@@ -111,7 +111,7 @@ def _describe(values: Any) -> str:
 
 def _check_generator(owner: object, generator: Any) -> None:
     if not (generator is None or isinstance(generator, torch.Generator)):
-        raise bad_parameter(owner, "generator", "a torch.Generator or None", generator)
+        raise parameter_error(owner, "generator", "a torch.Generator or None", generator)
 
 
 def _weights(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import bad_parameter, check_number, check_option
+from onsphere._internal.validation import check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError
 
 __all__ = ["MLP", "ResNet", "UNet", "resnet18", "resnet20", "resnet56"]
@@ -76,7 +76,7 @@ def _checked_sizes(owner: object, hidden_sizes: Any) -> list[int]:
     except (TypeError, InvalidInputError):
         sizes = []
     if not sizes:
-        raise bad_parameter(owner, "hidden_sizes", "a non-empty sequence of ints above 0", hidden_sizes)
+        raise parameter_error(owner, "hidden_sizes", "a non-empty sequence of ints above 0", hidden_sizes)
     return [int(size) for size in sizes]
 
 
@@ -139,7 +139,7 @@ class ResNet(nn.Module):
         super().__init__()
         check_option(self, "shortcut", shortcut, ["projected", "padded"])
         if len(widths) == 0 or len(widths) != len(n_blocks):
-            raise bad_parameter(self, "widths", "as many ints as n_blocks has, at least one", widths)
+            raise parameter_error(self, "widths", "as many ints as n_blocks has, at least one", widths)
         self.n_features = widths[-1]
         self.conv1 = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from onsphere._internal.validation import (
     Floats,
-    bad_parameter,
     check_fitted,
     check_flag,
     check_number,
@@ -24,9 +23,10 @@ from onsphere._internal.validation import (
     check_rows,
     check_same_length,
     check_sample_weight,
-    own_errors,
-    random_generator,
-    unchanged_if_it_fails,
+    make_random_state,
+    parameter_error,
+    restore_on_error,
+    wrap_errors,
 )
 from onsphere.errors import InvalidInputError
 from onsphere.torch.custom import made_module
@@ -187,7 +187,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         column_layout : mapping, optional
             What HCMRegressor says of its columns: the arguments of `onsphere.models.backbone.from_columns`.
         """
-        with unchanged_if_it_fails(self):
+        with restore_on_error(self):
             self._fit(X, y, sample_weight, column_layout)
         return self
 
@@ -207,7 +207,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             self._column_scaler.transform(columns),
             np.ones(len(rows)) if weights is None else weights / weights.mean(),
         )
-        seed = random_generator(self, self.random_state).randint(2**31 - 1)
+        seed = make_random_state(self, self.random_state).randint(2**31 - 1)
         device = checked_device(self, self.device)
         with seeded(seed):
             check_finite(data)
@@ -324,18 +324,18 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         if isinstance(self.loss, str):
             check_option(self, "loss", self.loss, ["auto", "squared"])
         elif isinstance(self.loss, type) or not callable(self.loss):
-            raise bad_parameter(self, "loss", "'auto', 'squared' or a loss that was made, as nn.L1Loss()", self.loss)
+            raise parameter_error(self, "loss", "'auto', 'squared' or a loss that was made, as nn.L1Loss()", self.loss)
         if not callable(self.optimizer):
-            raise bad_parameter(self, "optimizer", "a class of optimizers, as torch.optim.Adam", self.optimizer)
+            raise parameter_error(self, "optimizer", "a class of optimizers, as torch.optim.Adam", self.optimizer)
         check_callbacks(self, self.callbacks)
         if self.module is not None and not callable(self.module):
-            raise bad_parameter(self, "module", "a Module, or a callable that makes one", self.module)
+            raise parameter_error(self, "module", "a Module, or a callable that makes one", self.module)
         for name in ("standardize", "mixed_precision", "multi_process", "progress"):
             check_flag(self, name, getattr(self, name))
 
     def _rows(self, X: Any, *, fitting: bool) -> Floats:
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
-        with own_errors():  # of a table, text in a column
+        with wrap_errors():  # of a table, text in a column
             return check_array(rows, dtype="float64")
 
     def _network(self, n_features: int, n_outputs: int, rows: Tensor) -> nn.Module:
@@ -398,7 +398,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         accelerator = accelerator_on(device)
         if self.batch_size % accelerator.num_processes:
             multiple = f"a multiple of {accelerator.num_processes}, the number of processes"
-            raise bad_parameter(self, "batch_size", multiple, self.batch_size)
+            raise parameter_error(self, "batch_size", multiple, self.batch_size)
         # skorch would unwrap the network before early stopping puts the best weights back, whose names are those of the
         # wrapped one; and it would print a table, verbose or not.
         quiet = {"callbacks__print_log__sink": as_it_is}

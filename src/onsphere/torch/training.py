@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from onsphere._internal.validation import Floats, bad_parameter, missing_extra, own_errors
+from onsphere._internal.validation import Floats, missing_extra_error, parameter_error, wrap_errors
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import from_columns
 from onsphere.torch.head import SphericalOutput
@@ -21,7 +21,7 @@ try:
     from skorch.callbacks import Callback, EarlyStopping, LRScheduler
     from skorch.dataset import ValidSplit
 except ImportError:
-    raise missing_extra("TorchRegressor", "skorch", "torch") from None
+    raise missing_extra_error("TorchRegressor", "skorch", "torch") from None
 
 __all__ = [
     "Net",
@@ -225,7 +225,7 @@ def accelerator_on(device: torch.device) -> Any:
         from accelerate import Accelerator
         from accelerate.utils import DataLoaderConfiguration
     except ImportError:
-        raise missing_extra("TorchRegressor(multi_process=True)", "accelerate", "torch") from None
+        raise missing_extra_error("TorchRegressor(multi_process=True)", "accelerate", "torch") from None
     # One batch is split among the processes, so that their number does not change what is learned.
     loading = DataLoaderConfiguration(split_batches=True)
     return Accelerator(cpu=device.type == "cpu", dataloader_config=loading)
@@ -245,7 +245,7 @@ def check_finite(data: Rows) -> None:
 def training_errors() -> Generator[None]:
     """What torch raises while it trains, as an error of ours that says so."""
     try:
-        with own_errors("The network could not be trained: "):
+        with wrap_errors("The network could not be trained: "):
             yield
     except (RuntimeError, AttributeError, AssertionError) as error:
         raise InvalidInputError(
@@ -291,7 +291,7 @@ def check_callbacks(owner: object, given: Any) -> None:
     is_sequence = isinstance(given, Sequence) and not isinstance(given, str)
     alone = [item[-1] if isinstance(item, tuple) and len(item) == 2 else item for item in given] if is_sequence else [0]
     if not all(isinstance(item, _Callback) for item in alone):
-        raise bad_parameter(owner, "callbacks", "a sequence of skorch callbacks, made, as [EpochTimer()]", given)
+        raise parameter_error(owner, "callbacks", "a sequence of skorch callbacks, made, as [EpochTimer()]", given)
 
 
 class _Watch(_Callback):

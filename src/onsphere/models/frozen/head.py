@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from onsphere._internal.row_hashes import fingerprints
+from onsphere._internal.row_hashes import hash_rows
 from onsphere._internal.validation import (
     Floats,
-    bad_parameter,
     check_fitted,
     check_no_gradient,
     check_number,
@@ -19,15 +18,16 @@ from onsphere._internal.validation import (
     check_rows,
     check_same_length,
     check_target_given,
-    own_errors,
-    random_generator,
-    unchanged_if_it_fails,
+    make_random_state,
+    parameter_error,
+    restore_on_error,
+    wrap_errors,
 )
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.models.base import Calibrated
+from onsphere.models.base import CalibratedModel
 from onsphere.models.frozen.designs import Design, Kernel, Linear, Quadratic
 from onsphere.models.frozen.ridge import Head
 from onsphere.models.frozen.sample import row_codes
@@ -44,7 +44,7 @@ _TASKS = ("auto", "classification", "regression")
 _JOINT = ("kernel", "quadratic", "linear")
 
 
-class FrozenHead(Calibrated, BaseEstimator):
+class FrozenHead(CalibratedModel, BaseEstimator):
     """Labels or values, each with an uncertainty, from the features of a network that is not trained again.
 
     The target is placed on a sphere and regressed on the features by ridge regression, which has a closed form. Only
@@ -165,7 +165,7 @@ class FrozenHead(Calibrated, BaseEstimator):
         self
         """
         check_no_gradient(y=y)
-        with unchanged_if_it_fails(self):
+        with restore_on_error(self):
             first = not hasattr(self, "sums_")
             rows = self._rows(X, fitting=first)
             if first:
@@ -179,9 +179,9 @@ class FrozenHead(Calibrated, BaseEstimator):
             elif classes is not None:
                 known = of_kind(ClassTarget, self.target_).embedding.classes_
                 if not np.array_equal(np.unique(np.asarray(classes)), known):
-                    raise bad_parameter(self, "classes", f"{known.tolist()}, as in the first batch", classes)
+                    raise parameter_error(self, "classes", f"{known.tolist()}, as in the first batch", classes)
             self._add(rows, y)
-            self._remember(fingerprints(X, y))
+            self._remember(hash_rows(X, y))
         return self
 
     def merge(self, other: FrozenHead) -> Self:
@@ -239,10 +239,10 @@ class FrozenHead(Calibrated, BaseEstimator):
         check_target_given(self, y)
         check_same_length(rows, y)
         if self.task == "regression" and classes is not None:
-            raise bad_parameter(self, "classes", "None where task='regression'", classes)
+            raise parameter_error(self, "classes", "None where task='regression'", classes)
         is_class = classes is not None or is_classification(y, self.task)
         self.target_ = ClassTarget.fit(self, y, classes) if is_class else NumberTarget.fit(self, y)
-        seed = int(random_generator(self, self.random_state).randint(2**31 - 1))
+        seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
         names = _JOINT if self.kind == "joint" else (self.kind,)
         with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
             designs = {name: self._design(name, rows, seed) for name in names}
@@ -255,7 +255,7 @@ class FrozenHead(Calibrated, BaseEstimator):
         if not isinstance(self.ridge, str):
             check_number(self, "ridge", self.ridge, above=0)
         elif self.ridge != "gcv":
-            raise bad_parameter(self, "ridge", "'gcv' or a float above 0", self.ridge)
+            raise parameter_error(self, "ridge", "'gcv' or a float above 0", self.ridge)
         check_number(self, "bandwidth", self.bandwidth, above=0)
         check_number(self, "n_landmarks", self.n_landmarks, above=1, closed="left", whole=True)
 
@@ -392,7 +392,7 @@ class FrozenHead(Calibrated, BaseEstimator):
     def _rows(self, X: Any, *, fitting: bool = False) -> Floats:
         check_no_gradient(X=X)
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
-        with own_errors():
+        with wrap_errors():
             return np.ascontiguousarray(rows, dtype=np.float64)
 
     def _identity(self) -> dict[str, Any]:

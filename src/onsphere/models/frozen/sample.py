@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.row_hashes import spread_bits
+from onsphere._internal.row_hashes import mix_bits
 from onsphere._internal.validation import Floats
 
 __all__ = ["Sample", "row_codes"]
@@ -30,7 +30,7 @@ def row_codes(rows: Floats, seed: int) -> NDArray[np.uint64]:
     bits = (rows + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
     bits = bits ^ (bits >> np.uint64(32))
     factors = np.random.default_rng(seed).integers(2**63, size=rows.shape[1], dtype=np.uint64) * 2 + 1
-    return spread_bits((bits * factors).sum(axis=1, dtype=np.uint64))
+    return mix_bits((bits * factors).sum(axis=1, dtype=np.uint64))
 
 
 @dataclass(frozen=True, eq=False)
