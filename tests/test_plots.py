@@ -1,4 +1,4 @@
-"""What each picture draws: the numbers of the metrics, in the promised colours, on the axes that was given."""
+"""Plots: each draws the numbers of the metrics, in the documented colours, on the given axes."""
 
 import sys
 
@@ -21,7 +21,7 @@ CORRECT = RNG.uniform(size=300) < CONFIDENCE
 NORM = RNG.normal(0.95, 0.1, size=300)
 VALUE = RNG.normal(size=300)
 
-# Each picture with data that it can draw.
+# Each plot with data that it can draw.
 CALLS = {
     "calibration_curve": (ERROR, CONFIDENCE),
     "direction_norms": (NORM,),
@@ -33,7 +33,7 @@ CALLS = {
     "roc": (UNCERTAINTY, UNCERTAINTY + 0.5),
     "uncertainty_error": (ERROR, UNCERTAINTY),
 }
-every_picture = pytest.mark.parametrize("name", CALLS)
+every_plot = pytest.mark.parametrize("name", CALLS)
 
 
 @pytest.fixture(autouse=True)
@@ -64,15 +64,16 @@ def rgb(colour):
     return to_rgba(colour)[:3]
 
 
-# --- what all have in common ---
+# --- all plots ---
 
 
-def test_these_are_all_pictures():
-    assert sorted(CALLS) == sorted(plots.__all__)
+def test_every_public_plot_is_tested_and_the_rest_are_colours_and_styles():
+    assert sorted(CALLS) == sorted(name for name in plots.__all__ if callable(getattr(plots, name)))
+    assert all(name.isupper() for name in plots.__all__ if name not in CALLS)
 
 
-@every_picture
-def test_draws_on_the_given_axes_alone(name, ax):
+@every_plot
+def test_draws_only_on_the_given_axes(name, ax):
     assert getattr(plots, name)(*CALLS[name], ax=ax) is ax
     assert ax.get_xlabel()
     assert ax.get_ylabel()
@@ -80,20 +81,20 @@ def test_draws_on_the_given_axes_alone(name, ax):
     assert plt.get_fignums() == [ax.figure.number]
 
 
-@every_picture
-def test_makes_a_figure_without_axes(name):
+@every_plot
+def test_makes_a_figure_if_no_axes_are_given(name):
     ax = getattr(plots, name)(*CALLS[name])
     assert plt.get_fignums() == [ax.figure.number]
     assert ax.figure.get_layout_engine() is not None
     ax.figure.canvas.draw()
 
 
-@every_picture
+@every_plot
 def test_draws_a_single_row(name):
     getattr(plots, name)(*(array[:1] for array in CALLS[name])).figure.canvas.draw()
 
 
-@every_picture
+@every_plot
 def test_paints_no_background(name, ax):
     before = ax.get_facecolor(), ax.figure.get_facecolor()
     getattr(plots, name)(*CALLS[name], ax=ax)
@@ -101,23 +102,23 @@ def test_paints_no_background(name, ax):
     assert not ax.get_legend().get_frame_on()
 
 
-@every_picture
-def test_bad_values_are_told_and_leave_no_figure(name):
+@every_plot
+def test_bad_values_raise_and_leave_no_figure(name):
     for bad in ([np.nan], ["text"], [], [[0.5]]):
         with pytest.raises(InvalidInputError, match=r"Expected .* of " + name):
             getattr(plots, name)(*([bad] * len(CALLS[name])))
     assert plt.get_fignums() == []
 
 
-@every_picture
-def test_axes_that_are_none(name):
+@every_plot
+def test_an_array_of_axes_is_rejected(name):
     axes = plt.subplots(1, 2)[1]
     with pytest.raises(InvalidInputError, match="'ax' parameter of plots must be one matplotlib Axes"):
         getattr(plots, name)(*CALLS[name], ax=axes)
 
 
-@every_picture
-def test_missing_matplotlib(name, monkeypatch):
+@every_plot
+def test_missing_matplotlib_names_the_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(MissingExtraError, match=r"plots needs matplotlib.*pip install 'onsphere\[report\]'"):
@@ -126,7 +127,7 @@ def test_missing_matplotlib(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["calibration_curve", "error_by_confidence", "reliability"])
 @pytest.mark.parametrize("n_bins", [0, 2.5, True])
-def test_bad_number_of_bins(name, n_bins):
+def test_a_bad_number_of_bins_is_rejected(name, n_bins):
     with pytest.raises(InvalidInputError, match=f"'n_bins' parameter of {name}"):
         getattr(plots, name)(*CALLS[name], n_bins=n_bins)
 
@@ -142,7 +143,7 @@ def test_methods_on_one_axes_have_names_and_colours(name, ax):
     assert len(labels(ax)) == len(ax.lines)
 
 
-def test_room_for_the_legend_does_not_grow_with_the_methods(ax):
+def test_more_methods_do_not_add_more_room_for_the_legend(ax):
     plots.risk_coverage(ERROR, UNCERTAINTY, ax=ax)
     before = ax.get_ylim()
     plots.risk_coverage(ERROR, UNCERTAINTY, ax=ax)
@@ -150,7 +151,7 @@ def test_room_for_the_legend_does_not_grow_with_the_methods(ax):
     assert before[1] > 1.25 * ax.lines[-1].get_ydata().max()
 
 
-# --- each picture ---
+# --- each plot ---
 
 
 def test_calibration_curve_is_the_mean_error_per_bin(ax):
@@ -195,7 +196,7 @@ def test_other_errors_have_another_oracle(ax):
     assert [each.get_label() for each in ax.lines].count("oracle") == 2
 
 
-def test_scatter_tells_the_share_above_the_line(ax):
+def test_scatter_shows_the_share_above_the_line(ax):
     plots.uncertainty_error([3.0, 1.0, 2.0, 4.0], [1.0, 2.0, 2.0, 1.0], ax=ax)
     assert labels(ax) == ["error = uncertainty", "above the line: 50.0%", "on or below: 50.0%"]
     np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[0, 0], [2, 2]])
@@ -217,7 +218,7 @@ def test_large_scatter_is_thinned_and_says_so(ax):
     assert f"above the line: {np.mean(error > uncertainty):.1%}" in labels(ax)
 
 
-def test_scatter_refuses_a_negative_uncertainty():
+def test_scatter_rejects_a_negative_uncertainty():
     with pytest.raises(InvalidInputError, match="'uncertainty' of uncertainty_error to lie in"):
         plots.uncertainty_error([1.0], [-1.0])
 
@@ -239,13 +240,13 @@ def test_norms_split_at_one(n, ax):
     assert labels(ax) == [f"shrink, below 1: {np.mean(norm < 1):.1%}", f"overshoot, above 1: {np.mean(norm > 1):.1%}"]
 
 
-def test_norms_on_the_sphere_are_neither(ax):
+def test_norms_on_the_sphere_count_as_neither_side(ax):
     plots.direction_norms([0.5, 1.0, 1.0 - 6e-8, 1.5], ax=ax)
     assert labels(ax)[2] == "on the sphere, 1: 50.0%"
     assert [(height, colour) for left, height, colour in bars(ax) if left == 1] == [(2, rgb(plots.GREY))]
 
 
-def test_norms_are_not_negative():
+def test_negative_norms_are_rejected():
     with pytest.raises(InvalidInputError, match="'direction_norm' of direction_norms to lie in"):
         plots.direction_norms([-0.5])
 
@@ -277,14 +278,14 @@ def test_many_intervals_are_thinned_and_say_so(ax):
 
 
 @pytest.mark.parametrize("bad", [{"lower": [5.0, 5.0]}, {"y_true": [1.0]}, {"y_true": [[1.0], [2.0]]}])
-def test_intervals_refuse_crossed_bounds_and_other_shapes(bad):
+def test_intervals_reject_crossed_bounds_and_other_shapes(bad):
     good = {"value": [1.0, 2.0], "lower": [0.0, 1.0], "upper": [2.0, 3.0]}
     with pytest.raises(InvalidInputError):
         plots.intervals(**(good | bad))
     assert plt.get_fignums() == []
 
 
-def test_roc_encloses_the_auroc(ax):
+def test_area_under_roc_is_the_auroc(ax):
     inside, outside = RNG.normal(size=400), RNG.normal(1.0, size=300)
     plots.roc(inside, outside, ax=ax)
     area = metrics.auroc(inside, outside)
@@ -295,7 +296,7 @@ def test_roc_encloses_the_auroc(ax):
 # --- evidence of drift ---
 
 
-def test_evidence_is_drawn_up_to_overwhelming(ax):
+def test_evidence_is_cut_off_far_above_the_alarm_line(ax):
     capital = np.r_[np.zeros(50), np.linspace(0, 500, 50)]
     plots.evidence(capital, alpha=0.05, alarmed_at=51, ax=ax)
     np.testing.assert_allclose(line(ax, "evidence").get_ydata(), capital)

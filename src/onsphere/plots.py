@@ -1,10 +1,10 @@
-"""Pictures of errors, uncertainties, intervals and scores: each takes arrays and an axes, and returns the axes.
+"""Draw errors, uncertainties, intervals and scores: each function takes arrays and an axes, and returns the axes.
 
 Arrays are those of `onsphere.metrics`: one entry per row, errors of at least 0, confidence in [0, 1], uncertainty and
-scores higher where less trustworthy. Without `ax`, a matplotlib Axes, a new figure is made. A picture with a `label`,
-the name of a method, can be drawn again on the same axes to compare methods. Every number comes from
-`onsphere.metrics` and from all rows given, also where only some are drawn. Colours can be told apart by colour-blind
-eyes, and no background is painted, so that a picture follows a light or a dark style.
+scores higher where less trustworthy. Without `ax`, a matplotlib Axes, a new figure is made. A plot with a `label`, the
+name of a method, can be drawn again on the same axes to compare methods. Every number comes from `onsphere.metrics`
+and from all rows given, even if only some are drawn. The colours are safe for colour-blind readers, and no background
+is painted, so that a plot fits a light or a dark style. The colours and styles are public, for plots of your own.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.metrics import roc_curve
 
 from onsphere import metrics
 from onsphere._internal.validation import Floats, check_number, missing_extra_error, parameter_error
-from onsphere.metrics._checks import bin_means, check_floats, check_range, check_rows, width_bins
-from onsphere.metrics.classification import one_table
+from onsphere.metrics._checks import average_bins, bin_by_width, check_floats, check_range, check_rows, pick_evenly
+from onsphere.metrics.classification import stack_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
+    "BLUE",
+    "GREY",
+    "LEGEND",
+    "ORANGE",
+    "PALETTE",
+    "REFERENCE",
+    "VERMILLION",
     "calibration_curve",
     "direction_norms",
     "error_by_confidence",
@@ -36,24 +43,24 @@ __all__ = [
     "uncertainty_error",
 ]
 
-# Okabe and Ito's colours that stand out on white and on black alike; methods on one axes get them in this order.
+# Okabe and Ito's colours that stand out on both white and black; methods on one axes get them in this order.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 (BLUE, ORANGE, _, _, VERMILLION, _), GREY = PALETTE, "#888888"
 REFERENCE: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 1.5}
 BOX: dict[str, Any] = {"boxprops": {"facecolor": BLUE}, "medianprops": {"color": ORANGE, "linewidth": 2}}
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": "small", "title_fontsize": "small", "alignment": "left"}
-# More of them hide each other. From MANY_POINTS on, points go into a vector file as one bitmap, to keep it small.
+# More would hide each other. From MANY_POINTS on, points go into a vector file as one bitmap, to keep it small.
 MOST_POINTS, MOST_INTERVALS, MANY_POINTS = 20_000, 200, 2_000
-# A norm this near to 1 differs from it only by the rounding of single precision.
+# A norm this close to 1 differs from it only by single-precision rounding.
 ON_SPHERE = 2.5e-7
 
 
 def calibration_curve(
     error: ArrayLike, confidence: ArrayLike, *, n_bins: int = 20, label: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Mean error in each of `n_bins` equal confidence bins against their mean confidence; it should fall.
+    """Draw the mean error in each of `n_bins` equal confidence bins against their mean confidence; it should fall.
 
-    The area of a dot is the share of the rows in its bin; a bin without rows has none.
+    The area of a dot is the share of the rows in its bin; an empty bin has no dot.
 
     Examples
     --------
@@ -61,30 +68,31 @@ def calibration_curve(
     array([[0.2, 3. ],
            [0.8, 1.5]])
     """
-    index, confidence, error, weights = _confidence_bins(
+    index, confidence, error, weights = _bin_by_confidence(
         "calibration_curve", n_bins, confidence=confidence, error=error
     )
-    ax = _axes(ax)
-    mass, x, y = bin_means(index, weights, confidence, error)
-    _dots(ax, x, y, mass, _named(label, f"{len(error):,} rows"))
+    ax = _prepare_axes(ax)
+    mass, x, y = average_bins(index, weights, confidence, error)
+    _draw_dots(ax, x, y, mass, _join_label(label, f"{len(error):,} rows"))
     ax.update_datalim([(0, 0), (1, 0)])
     return _finish(ax, "Confidence", "Mean error", title="dot area: share of rows", top=y.max())
 
 
 def error_by_confidence(error: ArrayLike, confidence: ArrayLike, *, n_bins: int = 10, ax: Axes | None = None) -> Axes:
-    """Box plot of the errors in each of `n_bins` equal confidence bins.
+    """Draw a box plot of the errors in each of `n_bins` equal confidence bins.
 
-    Whiskers are at most 1.5 boxes long, and dots are the rows beyond. The width goes with the root of the row number.
+    Whiskers are at most 1.5 boxes long, and dots are the rows beyond. The width is proportional to the root of the
+    number of rows.
 
     Examples
     --------
     >>> len(error_by_confidence([3.0, 1.0, 2.0], [0.2, 0.75, 0.85], n_bins=2).patches)
     2
     """
-    index, _, error, weights = _confidence_bins("error_by_confidence", n_bins, confidence=confidence, error=error)
-    ax = _axes(ax)
-    filled, (mass,) = np.unique(index), bin_means(index, weights)
-    # A box that stands for few rows must still be seen.
+    index, _, error, weights = _bin_by_confidence("error_by_confidence", n_bins, confidence=confidence, error=error)
+    ax = _prepare_axes(ax)
+    filled, (mass,) = np.unique(index), average_bins(index, weights)
+    # A box for only a few rows must still be visible.
     widths = 0.8 / n_bins * np.maximum(np.sqrt(mass / mass.max()), 0.15)
     place: dict[str, Any] = {"positions": (filled + 0.5) / n_bins, "widths": widths, "manage_ticks": False}
     far = {"marker": ".", "markersize": 3, "markeredgecolor": GREY, "rasterized": len(error) > MANY_POINTS}
@@ -94,30 +102,30 @@ def error_by_confidence(error: ArrayLike, confidence: ArrayLike, *, n_bins: int 
 
 
 def reliability(correct: ArrayLike, confidence: ArrayLike, *, n_bins: int = 15, ax: Axes | None = None) -> Axes:
-    """Share of right predictions in each of `n_bins` equal confidence bins against their mean confidence.
+    """Draw the share of right predictions in each of `n_bins` equal confidence bins against their mean confidence.
 
-    The area of a dot is the share of the rows in its bin, and the bar at it is the gap that the ECE averages.
+    The area of a dot is the share of the rows in its bin, and its bar is the gap that the ECE averages.
 
     Examples
     --------
     >>> reliability([True, False, True], [0.25, 0.25, 1.0], n_bins=2).get_legend_handles_labels()[1]
     ['no gap', 'ECE 0.167']
     """
-    index, confidence, correct, weights = _confidence_bins(
+    index, confidence, correct, weights = _bin_by_confidence(
         "reliability", n_bins, confidence=confidence, correct=correct
     )
-    ax = _axes(ax)
-    _diagonal(ax, "no gap")
-    mass, x, y = bin_means(index, weights, confidence, correct)
+    ax = _prepare_axes(ax)
+    _draw_diagonal(ax, "no gap")
+    mass, x, y = average_bins(index, weights, confidence, correct)
     ax.vlines(x, x, y, color=VERMILLION, alpha=0.6, linewidth=2)
-    _dots(ax, x, y, mass, f"ECE {metrics.expected_calibration_error(correct, confidence, n_bins=n_bins):.3g}")
+    _draw_dots(ax, x, y, mass, f"ECE {metrics.expected_calibration_error(correct, confidence, n_bins=n_bins):.3g}")
     return _finish(ax, "Confidence", "Share of right predictions", title="dot area: share of rows")
 
 
 def risk_coverage(
     error: ArrayLike, uncertainty: ArrayLike, *, label: str | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Mean error of the accepted rows as more and more are accepted, the least uncertain first, with the AURC.
+    """Draw the mean error of the accepted rows as more and more are accepted, least uncertain first, with the AURC.
 
     The dashed oracle accepts rows in the order of their errors; it is drawn once for methods with the same errors.
 
@@ -129,21 +137,21 @@ def risk_coverage(
     ['oracle', 'HCM: AURC 1.08', 'constant: AURC 2']
     """
     error, uncertainty, _ = check_rows("risk_coverage", None, error=error, uncertainty=uncertainty)
-    ax = _axes(ax)
+    ax = _prepare_axes(ax)
     coverage, risk = metrics.risk_coverage_curve(error, error)
     if not any(line.get_label() == "oracle" and np.array_equal(line.get_ydata(), risk) for line in ax.lines):
         ax.plot(coverage, risk, label="oracle", **REFERENCE)
     coverage, risk = metrics.risk_coverage_curve(error, uncertainty)
-    ax.plot(coverage, risk, linewidth=2, label=_named(label, f"AURC {metrics.aurc(error, uncertainty):.3g}"))
+    ax.plot(coverage, risk, linewidth=2, label=_join_label(label, f"AURC {metrics.aurc(error, uncertainty):.3g}"))
     ax.update_datalim([(0, 0)])
     return _finish(ax, "Coverage: share of rows accepted", "Risk: mean error of the accepted", top=risk.max())
 
 
 def uncertainty_error(error: ArrayLike, uncertainty: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Scatter of error against uncertainty, with the line below which the error should not fall.
+    """Draw error against uncertainty, with the line below which the error should not fall.
 
     By Proposition 1 of the paper, the norm of the error of R·d is at least u where R is right; give both in one unit.
-    Of more than 20,000 rows that many are drawn, evenly spread over the ordered uncertainty.
+    At most 20,000 rows are drawn, evenly spread over the ordered uncertainty.
 
     Examples
     --------
@@ -152,19 +160,19 @@ def uncertainty_error(error: ArrayLike, uncertainty: ArrayLike, *, ax: Axes | No
     """
     error, uncertainty, _ = check_rows("uncertainty_error", None, error=error, uncertainty=uncertainty)
     check_range("uncertainty_error", "uncertainty", uncertainty, low=0.0)
-    ax = _axes(ax)
+    ax = _prepare_axes(ax)
     ax.plot([0, uncertainty.max()], [0, uncertainty.max()], label="error = uncertainty", zorder=4, **REFERENCE)
-    rows, note = _evenly(uncertainty, MOST_POINTS)
+    rows = pick_evenly(uncertainty, MOST_POINTS)
     x, y = uncertainty[rows], error[rows]
     above = 1.0 - metrics.coverage_at_sigma(error, uncertainty, k=1)
-    _good_and_bad(ax, x, y, y > x, above, "above the line", "on or below")
-    return _finish(ax, "Uncertainty", "Error", title=note, top=ax.dataLim.y1)
+    _draw_good_and_bad(ax, x, y, y > x, above, "above the line", "on or below")
+    return _finish(ax, "Uncertainty", "Error", title=_describe_choice(len(rows), len(error)), top=ax.dataLim.y1)
 
 
 def direction_norms(direction_norm: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Histogram of ‖d‖: below 1 the direction shrinks (ambiguity), above 1 it overshoots (extrapolation).
+    """Draw a histogram of ‖d‖: below 1 the direction shrinks (ambiguity), above 1 it overshoots (extrapolation).
 
-    Rows exactly on the sphere, as where all trees of a forest agree, are neither and have a colour of their own.
+    Rows exactly on the sphere, as when all trees of a forest agree, are neither and have their own colour.
 
     Examples
     --------
@@ -173,9 +181,9 @@ def direction_norms(direction_norm: ArrayLike, *, ax: Axes | None = None) -> Axe
     """
     norm = check_floats("direction_norms", "direction_norm", direction_norm)
     check_range("direction_norms", "direction_norm", norm, low=0.0)
-    ax = _axes(ax)
+    ax = _prepare_axes(ax)
     norm = np.where(np.abs(norm - 1.0) <= ON_SPHERE, 1.0, norm)
-    # Counted from 1, so that no bar has norms of both sides, and to beyond the smallest and the largest.
+    # Bins start at 1, so that no bar mixes the two sides, and reach beyond the smallest and the largest norm.
     below, above = 1.0 - min(norm.min(), 1.0), max(norm.max(), 1.0) - 1.0
     step = max((below + above) / np.clip(np.sqrt(len(norm)), 10, 50), 1e-3)
     edges = 1.0 + step * np.arange(-np.floor(below / step) - 1, np.floor(above / step) + 2)
@@ -193,9 +201,9 @@ def direction_norms(direction_norm: ArrayLike, *, ax: Axes | None = None) -> Axe
 def intervals(
     value: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, y_true: ArrayLike | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Prediction intervals in the order of the prediction, with the true values inside and outside of them.
+    """Draw prediction intervals in the order of the prediction, with the true values inside and outside of them.
 
-    Of several outputs, pass one at a time. Of more than 200 rows that many are drawn, evenly spread over the order.
+    Pass one output at a time. At most 200 rows are drawn, evenly spread over the order.
 
     Examples
     --------
@@ -205,22 +213,23 @@ def intervals(
     known: dict[str, Any] = {} if y_true is None else {"y_true": y_true}
     value, lower, upper, *true, _ = check_rows("intervals", None, value=value, lower=lower, upper=upper, **known)
     width = metrics.interval_width(lower, upper)
-    ax = _axes(ax)
-    rows, note = _evenly(value, MOST_INTERVALS)
+    ax = _prepare_axes(ax)
+    rows = pick_evenly(value, MOST_INTERVALS)
     rank, low, high = np.arange(1, len(rows) + 1), lower[rows], upper[rows]
     thick = float(np.clip(250 / len(rows), 1.5, 8.0))
     ax.vlines(rank, low, high, color=GREY, alpha=0.35, linewidth=thick, label=f"interval, mean width {width:.3g}")
     ax.plot(rank, value[rows], color=ORANGE, linewidth=1.5, label="prediction")
     for each in true:
         y, share = each[rows], float(metrics.interval_coverage(each, lower, upper))
-        _good_and_bad(ax, rank, y, (low <= y) & (y <= high), share, "true value inside", "outside")
+        _draw_good_and_bad(ax, rank, y, (low <= y) & (y <= high), share, "true value inside", "outside")
+    note = _describe_choice(len(rows), len(value))
     return _finish(ax, "Rows in the order of the prediction", "Value", title=note, top=ax.dataLim.y1)
 
 
 def evidence(
     log_capital: ArrayLike, *, alpha: float = 0.01, alarmed_at: int | None = None, ax: Axes | None = None
 ) -> Axes:
-    """The evidence of drift after each row: the log_capital of `DriftMonitor.update`, with the line of the alarm.
+    """Draw the evidence of drift after each row: the log_capital of `DriftMonitor.update`, with the alarm line.
 
     Examples
     --------
@@ -229,36 +238,37 @@ def evidence(
     """
     check_number("evidence", "alpha", alpha, above=0, below=1)
     capital, _ = check_rows("evidence", None, log_capital=log_capital)
-    ax = _axes(ax)
+    ax = _prepare_axes(ax)
     rows, limit = np.arange(1, len(capital) + 1), -math.log(alpha)
     step = max(len(rows) // MOST_POINTS, 1)
     ax.plot(rows[::step], capital[::step], linewidth=1.5, label="evidence")
     ax.plot(rows[[0, -1]], [limit, limit], **REFERENCE, label=f"alarm at {limit:.1f}")
     if alarmed_at is not None:
         ax.axvline(alarmed_at, color=ORANGE, linewidth=1.5, label=f"alarm at row {alarmed_at:,}")
-    # Beyond some multiple of the line the evidence is overwhelming, and would flatten all before.
+    # Far above the line the evidence is overwhelming; showing it all would flatten the rest.
     ax.set_ylim(min(float(capital.min()), 0.0) - 1, min(max(float(capital.max()), limit) + 1, 4 * limit))
     return _finish(ax, "Row", "Evidence of drift (log capital)")
 
 
 def roc(in_scores: ArrayLike, out_scores: ArrayLike, *, label: str | None = None, ax: Axes | None = None) -> Axes:
-    """Share of out-of-distribution rows flagged against that of in-distribution rows, for all thresholds of the score.
+    """Draw the share of out-of-distribution rows flagged against that of in-distribution rows, for every threshold.
 
     Examples
     --------
     >>> roc([0.1, 0.2, 0.3], [0.2, 0.9], label="HCM").get_legend_handles_labels()[1]
     ['chance', 'HCM: AUROC 0.750']
     """
-    is_out, scores, _ = one_table("roc", in_scores, out_scores, None, None)
-    ax = _axes(ax)
-    _diagonal(ax, "chance")
+    is_out, scores, _ = stack_scores("roc", in_scores, out_scores, None, None)
+    ax = _prepare_axes(ax)
+    _draw_diagonal(ax, "chance")
     false_alarms, found, _ = roc_curve(is_out, scores)
-    ax.plot(false_alarms, found, linewidth=2, label=_named(label, f"AUROC {metrics.auroc(in_scores, out_scores):.3f}"))
+    area = metrics.auroc(in_scores, out_scores)
+    ax.plot(false_alarms, found, linewidth=2, label=_join_label(label, f"AUROC {area:.3f}"))
     return _finish(ax, "Share of in-distribution flagged", "Share of out-of-distribution flagged", corner="lower right")
 
 
-def _axes(ax: Axes | None) -> Axes:
-    """The axes to draw on, with our order of colours if no line is there yet."""
+def _prepare_axes(ax: Axes | None) -> Axes:
+    """Return the axes to draw on, with our order of colours if it has no line yet."""
     if ax is None:
         try:
             import matplotlib.pyplot as plt
@@ -272,38 +282,34 @@ def _axes(ax: Axes | None) -> Axes:
     return ax
 
 
-def _confidence_bins(owner: str, n_bins: int, **arrays: Any) -> tuple[Any, Floats, Floats, Floats]:
-    """The confidence bin of each row, and the checked arrays, confidence first, and weights."""
+def _bin_by_confidence(owner: str, n_bins: int, **arrays: Any) -> tuple[Any, Floats, Floats, Floats]:
+    """Return the confidence bin of each row, the checked arrays, confidence first, and the weights."""
     check_number(owner, "n_bins", n_bins, above=1, closed="left", whole=True)
     confidence, values, weights = check_rows(owner, None, **arrays)
-    return width_bins(confidence, 0.0, 1.0, n_bins), confidence, values, weights
+    return bin_by_width(confidence, 0.0, 1.0, n_bins), confidence, values, weights
 
 
-def _evenly(values: Floats, most: int) -> tuple[NDArray[np.intp], str]:
-    """At most so many rows, evenly spread over the order of their values, and a note if that is not all of them."""
-    order = np.argsort(values, kind="stable")
-    if len(order) <= most:
-        return order, ""
-    return order[np.linspace(0, len(order) - 1, most).astype(np.intp)], f"{most:,} of {len(order):,} rows drawn"
+def _describe_choice(n_drawn: int, n_rows: int) -> str:
+    return "" if n_drawn == n_rows else f"{n_drawn:,} of {n_rows:,} rows drawn"
 
 
-def _named(label: str | None, text: str) -> str:
+def _join_label(label: str | None, text: str) -> str:
     return text if label is None else f"{label}: {text}"
 
 
-def _diagonal(ax: Axes, label: str) -> None:
+def _draw_diagonal(ax: Axes, label: str) -> None:
     if label not in ax.get_legend_handles_labels()[1]:
         ax.plot([0, 1], [0, 1], label=label, **REFERENCE)
         ax.set_aspect("equal")
 
 
-def _dots(ax: Axes, x: Floats, y: Floats, mass: Floats, label: str) -> None:
+def _draw_dots(ax: Axes, x: Floats, y: Floats, mass: Floats, label: str) -> None:
     (line,) = ax.plot(x, y, linewidth=2, label=label)
     ax.scatter(x, y, s=10 + 600 * mass / mass.sum(), color=line.get_color(), linewidths=0, zorder=3)
 
 
-def _good_and_bad(ax: Axes, x: Any, y: Floats, is_good: Any, share: float, good: str, bad: str) -> None:
-    """Points that differ in colour and shape, fainter the more there are, so that crowds show as density."""
+def _draw_good_and_bad(ax: Axes, x: Any, y: Floats, is_good: Any, share: float, good: str, bad: str) -> None:
+    """Draw points that differ in colour and shape, fainter the more there are, so that overlap shows as density."""
     alpha = float(np.clip(100 / len(x) ** 0.7, 0.12, 0.8))
     style: dict[str, Any] = {"alpha": alpha, "linewidths": 0, "zorder": 3, "rasterized": len(x) > MANY_POINTS}
     ax.scatter(x[is_good], y[is_good], s=18, color=BLUE, label=f"{good}: {share:.1%}", **style)
@@ -311,7 +317,7 @@ def _good_and_bad(ax: Axes, x: Any, y: Floats, is_good: Any, share: float, good:
 
 
 def _finish(ax: Axes, x: str, y: str, *, title: str = "", top: float | None = None, corner: Any = "upper left") -> Axes:
-    """Labels, a faint grid, and a legend without a box; above `top` there is room for it."""
+    """Add labels, a faint grid and a legend without a box; above `top`, leave room for the legend."""
     ax.set(xlabel=x, ylabel=y, axisbelow=True)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)

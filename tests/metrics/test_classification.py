@@ -71,7 +71,7 @@ def test_accuracy_takes_text_in_object_arrays():
         (["a", None], ["a", "b"], "numbers"),
     ],
 )
-def test_accuracy_bad_input(labels, predicted, message):
+def test_accuracy_rejects_bad_input(labels, predicted, message):
     with pytest.raises(InvalidInputError, match=message):
         accuracy(labels, predicted)
 
@@ -101,7 +101,7 @@ def test_brier_agrees_with_sklearn():
         ([], np.empty((0, 2)), "at least one row"),
     ],
 )
-def test_brier_bad_input(labels, probabilities, message):
+def test_brier_rejects_bad_input(labels, probabilities, message):
     with pytest.raises(InvalidInputError, match=message):
         brier_score(labels, probabilities)
 
@@ -124,7 +124,7 @@ def test_ece_edges_worked_by_hand():
     assert expected_calibration_error([0, 0, 1], [0.25, 0.5, 1.0], n_bins=2) == pytest.approx(0.25, rel=1e-14)
 
 
-# The first example may pay for an import.
+# The first example may have to wait for an import.
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.integers(0, 3)), min_size=1, max_size=15))
 def test_ece_weights_bounds_and_order(rows):
@@ -141,7 +141,7 @@ def test_ece_weights_bounds_and_order(rows):
     ("correct", "confidence", "n_bins"),
     [([2], [0.5], 15), ([1], [1.5], 15), ([1], [np.nan], 15), ([], [], 15), ([1, 0], [1], 15), ([1], [0.5], 0)],
 )
-def test_ece_bad_input(correct, confidence, n_bins):
+def test_ece_rejects_bad_input(correct, confidence, n_bins):
     with pytest.raises(InvalidInputError, match="expected_calibration_error"):
         expected_calibration_error(correct, confidence, n_bins=n_bins)
 
@@ -169,7 +169,7 @@ def test_aupr_agrees_with_torchmetrics(tied):
     scores = 1.0 / (1.0 + np.exp(-np.concatenate((inside, outside))))
     out = binary_average_precision(torch.tensor(scores), torch.tensor(is_out))
     into = binary_average_precision(torch.tensor(1.0 - scores), torch.tensor(1 - is_out))
-    # It answers in single precision.
+    # It returns single precision.
     assert aupr(inside, outside) == pytest.approx(float(out), rel=1e-5)
     assert aupr(inside, outside, positive="in") == pytest.approx(float(into), rel=1e-5)
 
@@ -243,19 +243,19 @@ def test_perfect_separation():
         ([1.0], [1.0, 2.0], {"out_weight": [0.0, 0.0]}),
     ],
 )
-def test_ood_bad_input(metric, inside, outside, options):
+def test_ood_metrics_reject_bad_input(metric, inside, outside, options):
     with pytest.raises(InvalidInputError, match=f"of {metric.__name__.removesuffix('_out')}"):
         metric(inside, outside, **options)
 
 
 @pytest.mark.parametrize("metric", [fpr_at_tpr, fpr_at_tpr_out])
 @pytest.mark.parametrize("tpr", [0.0, -0.1, 1.1, np.nan, "high"])
-def test_fpr_bad_tpr(metric, tpr):
+def test_fpr_rejects_a_bad_tpr(metric, tpr):
     with pytest.raises(InvalidInputError, match=r"'tpr' parameter of fpr_at_tpr .* \(0, 1\]"):
         metric([1.0], [2.0], tpr=tpr)
 
 
-def test_aupr_bad_positive():
+def test_aupr_rejects_a_bad_positive():
     with pytest.raises(InvalidInputError, match="'positive' parameter of aupr must be one of 'out', 'in'"):
         aupr([1.0], [2.0], positive="ood")
 
@@ -270,6 +270,6 @@ def test_equal_weights_change_no_rate(weight):
         assert weighted == pytest.approx(plain, rel=1e-12)
 
 
-def test_masked_scores_are_refused():
+def test_masked_scores_are_rejected():
     with pytest.raises(InvalidInputError, match="without masked entries"):
         auroc(np.ma.array([1.0, 2.0], mask=[False, True]), [1.0])

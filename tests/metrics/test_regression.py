@@ -1,4 +1,4 @@
-"""Regression metrics: against scipy, scikit-learn and the uncertainty toolbox, or by hand where no one has them."""
+"""Regression metrics: against scipy, scikit-learn and the uncertainty toolbox, or by hand where no package has them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onsphere.metrics import (
     winkler_score,
 )
 
-# What takes an error and a second number in [0, 1] per row, and sample weights.
+# Metrics that take an error and a second number in [0, 1] per row, and sample weights.
 WEIGHTED = [
     functools.partial(coverage_at_sigma, k=2.0),
     functools.partial(regression_calibration_error, n_bins=4),
@@ -128,7 +128,7 @@ def test_correlation_of_hard_cases(correlation):
     assert correlation([1e300, 3e300], [2e-300, 1e-300]) == pytest.approx(-1.0, rel=1e-15)
 
 
-# The first example may pay for an import.
+# The first example may have to wait for an import.
 @settings(deadline=None)
 @given(rows())
 def test_spearman_sees_only_ranks(data):
@@ -217,8 +217,8 @@ def test_monotonicity_worked_by_hand():
     assert monotonicity_index([3, 2, 1], [0.1, 0.5, 0.9]) == 1.0
 
 
-def test_rounding_is_no_rise():
-    # (0.1 + 0.1 + 0.1)/3 comes out a hair above 0.1.
+def test_rounding_does_not_count_as_a_rise():
+    # (0.1 + 0.1 + 0.1)/3 comes out slightly above 0.1.
     assert np.bincount([0, 0, 0], [0.1, 0.1, 0.1])[0] / 3 > 0.1
     assert monotonicity_index([0.1] * 4, [0.2, 0.6, 0.6, 0.6], n_bins=2) == 1.0
 
@@ -279,13 +279,13 @@ def test_weights_order_and_bounds(metric, data):
         ([[1.0], [2.0, 3.0]], [0.1, 0.2], "numbers"),
     ],
 )
-def test_bad_rows(metric, error, values, message):
+def test_bad_rows_are_rejected(metric, error, values, message):
     with pytest.raises(InvalidInputError, match=message):
         metric(error, values)
 
 
 @pytest.mark.parametrize("metric", WEIGHTED)
-def test_bad_second_argument_and_weights(metric):
+def test_bad_second_argument_and_weights_are_rejected(metric):
     with pytest.raises(InvalidInputError, match=r"'(uncertainty|confidence)' .* Got values from -0.1 to 0.2"):
         metric([1.0, 2.0], [-0.1, 0.2])
     with pytest.raises(InvalidInputError, match="one weight for each of the 2 rows"):
@@ -305,13 +305,13 @@ def test_bad_second_argument_and_weights(metric):
         (([0.0], [0.0], [-1.0]), r"1 of 1 crossed|'sigma' .* \[0, inf\]"),
     ],
 )
-def test_bad_intervals(metric, arrays, message):
+def test_bad_intervals_are_rejected(metric, arrays, message):
     with pytest.raises(InvalidInputError, match=message):
         metric(*arrays)
 
 
 @pytest.mark.parametrize("coverage", [0.0, 1.0, -0.5, 1.5, np.nan, True, "most"])
-def test_bad_coverage(coverage):
+def test_bad_coverage_is_rejected(coverage):
     with pytest.raises(InvalidInputError, match=r"'coverage' parameter of winkler_score must be a float in \(0, 1\)"):
         winkler_score([0.0], [0.0], [1.0], coverage=coverage)
 
@@ -326,12 +326,12 @@ def test_bad_coverage(coverage):
         (lambda: interval_coverage([1.0], [1.0], [1.0], per_output="yes"), "per_output"),
     ],
 )
-def test_bad_parameters(call, name):
+def test_bad_parameters_are_rejected(call, name):
     with pytest.raises(InvalidInputError, match=f"The '{name}' parameter of"):
         call()
 
 
-def test_bad_targets():
+def test_bad_targets_are_rejected():
     with pytest.raises(InvalidInputError, match="one shape for sample_rmse"):
         sample_rmse([1.0, 2.0], [[1.0], [2.0]])
     with pytest.raises(InvalidInputError, match="crossed"):

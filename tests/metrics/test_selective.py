@@ -57,7 +57,7 @@ def test_area_is_mean_of_curve_on_many_rows():
     assert aurc(error, uncertainty) == pytest.approx(risk_coverage_curve(error, uncertainty)[1].mean(), rel=1e-12)
 
 
-# The first example may pay for an import.
+# The first example may have to wait for an import.
 @settings(deadline=None)
 @given(tied_rows())
 def test_whole_weights_are_repeated_rows(rows):
@@ -113,13 +113,13 @@ def test_bounds_and_oracle(rows):
         ([[1.0]], [[1.0]], r"shape \(n,\)"),
     ],
 )
-def test_bad_rows(metric, error, uncertainty, message):
+def test_bad_rows_are_rejected(metric, error, uncertainty, message):
     with pytest.raises(InvalidInputError, match=message) as caught:
         metric(error, uncertainty)
     assert metric.__name__ in str(caught.value)
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [-1.0, 2.0], [np.nan, 1.0]])
-def test_bad_weights(weights):
+def test_bad_weights_are_rejected(weights):
     with pytest.raises(InvalidInputError, match="weight"):
         aurc([1.0, 2.0], [1.0, 2.0], sample_weight=weights)

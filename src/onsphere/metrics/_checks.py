@@ -1,4 +1,4 @@
-"""What the metrics share: checks of their arrays and weights, and means within bins.
+"""Check the arrays and weights of the metrics, and average values within bins.
 
 A weight counts rows: weight 3 is the row three times, weight 0 is the row left out.
 """
@@ -15,13 +15,13 @@ from onsphere.errors import InvalidInputError
 
 Weights = ArrayLike | None
 
-# A name means the same in every metric, so its range is written once.
+# A name means the same in every metric, so its range is given once.
 _LOWEST = {"error": 0.0, "confidence": 0.0, "sigma": 0.0, "probabilities": 0.0, "correct": 0.0, "weights": 0.0}
 _HIGHEST = {"confidence": 1.0, "probabilities": 1.0, "correct": 1.0}
 
 
 def check_floats(owner: str, name: str, values: ArrayLike, *, n_dims: tuple[int, ...] = (1,)) -> Floats:
-    """Finite numbers of an allowed shape, at least one, in the range that the name stands for."""
+    """Return finite numbers of an allowed shape, at least one, in the range that belongs to the name."""
     check_unmasked(name, values)
     try:
         raw = np.asarray(values)
@@ -43,14 +43,14 @@ def check_floats(owner: str, name: str, values: ArrayLike, *, n_dims: tuple[int,
     if not finite.all():
         raise InvalidInputError(
             f"Expected finite numbers for {name!r} of {owner}. Got NaN or infinity in {np.sum(~finite)} of "
-            f"{array.size} entries. Drop or mend those rows first."
+            f"{array.size} entries. Drop or fix those rows first."
         )
     check_range(owner, name, array, low=_LOWEST.get(name, -math.inf), high=_HIGHEST.get(name, math.inf))
     return array
 
 
 def check_range(owner: str, name: str, array: Floats, *, low: float = -math.inf, high: float = math.inf) -> None:
-    """No entry outside [low, high]."""
+    """Raise if an entry lies outside [low, high]."""
     if array.min() < low or array.max() > high:
         raise InvalidInputError(
             f"Expected {name!r} of {owner} to lie in [{low:g}, {high:g}]. Got values from {array.min():g} to "
@@ -59,7 +59,7 @@ def check_range(owner: str, name: str, array: Floats, *, low: float = -math.inf,
 
 
 def check_same_shape(owner: str, **arrays: NDArray[np.generic]) -> None:
-    """One shape for all; nothing is broadcast."""
+    """Raise if the arrays differ in shape; nothing is broadcast."""
     if len({array.shape for array in arrays.values()}) > 1:
         shapes = ", ".join(f"{name!r} {array.shape}" for name, array in arrays.items())
         raise InvalidInputError(
@@ -68,20 +68,20 @@ def check_same_shape(owner: str, **arrays: NDArray[np.generic]) -> None:
 
 
 def check_weights(owner: str, weights: Weights, n_rows: int) -> Floats:
-    """One weight per row, not all zero; ones where none were given."""
+    """Return one weight per row, not all zero; all are 1 if none were given."""
     if weights is None:
         return np.ones(n_rows)
     checked = check_floats(owner, "weights", weights)
     if len(checked) != n_rows or not checked.any():
         raise InvalidInputError(
-            f"Expected one weight for each of the {n_rows} rows of {owner}, and one at least above zero. "
-            f"Got {len(checked)} with the sum {checked.sum():g}. Leave the weights out to count all rows alike."
+            f"Expected one weight for each of the {n_rows} rows of {owner}, at least one of them above zero. "
+            f"Got {len(checked)} with the sum {checked.sum():g}. Leave the weights out to count all rows equally."
         )
     return checked
 
 
 def check_rows(owner: str, weights: Weights, *, outputs: bool = False, **arrays: ArrayLike) -> list[Floats]:
-    """The arrays in their order, all of one shape, and last the weights, without the rows of weight zero.
+    """Return the arrays in order, all of one shape, and the weights last, without the rows of weight zero.
 
     With `outputs`, arrays may be (n,) or (n, D) and come back as (n, D).
     """
@@ -92,33 +92,39 @@ def check_rows(owner: str, weights: Weights, *, outputs: bool = False, **arrays:
     counted = check_weights(owner, weights, len(rows[0]))
     if outputs:
         rows = [row.reshape(len(row), -1) for row in rows]
-    # A row that counts for nothing must not stretch the bins either.
+    # A row of weight zero must not stretch the bins.
     keep = counted > 0
     return [row[keep] for row in (*rows, counted)]
 
 
 def weighted_mean(values: Floats | NDArray[np.bool_], weights: Floats) -> float:
-    """Weighted mean over the rows, and plain mean over the outputs where there are several."""
+    """Return the weighted mean over the rows, after the plain mean over the outputs if there are several."""
     per_row = values if values.ndim == 1 else values.mean(axis=1)
     return float(np.average(per_row, weights=weights))
 
 
-def width_bins(values: Floats, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
-    """The bin of each value: [edge, next edge), and the last one with its upper edge."""
+def bin_by_width(values: Floats, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
+    """Return the bin of each value: [edge, next edge), and the last bin includes its upper edge."""
     return np.searchsorted(np.linspace(low, high, n_bins + 1)[1:-1], values, side="right")
 
 
-def quantile_bins(values: Floats, weights: Floats, n_bins: int) -> NDArray[np.intp]:
-    """The bin of each value by the share of the weight that lies strictly below it, so that ties stay together."""
+def bin_by_quantile(values: Floats, weights: Floats, n_bins: int) -> NDArray[np.intp]:
+    """Return the bin of each value, by the share of the weight strictly below it, so that ties stay together."""
     _, group = np.unique(values, return_inverse=True)
-    (mass,) = bin_means(group, weights)
+    (mass,) = average_bins(group, weights)
     below = np.concatenate(([0.0], np.cumsum(mass)[:-1]))
     return (n_bins * below / mass.sum()).astype(np.intp)[group]
 
 
-def bin_means(bins: NDArray[np.intp], weights: Floats, *values: Floats) -> list[Floats]:
-    """The weight of each bin that holds a row, in order, and the weighted mean of each of the values there."""
+def average_bins(bins: NDArray[np.intp], weights: Floats, *values: Floats) -> list[Floats]:
+    """Return the weight of each non-empty bin, in order, and the weighted mean of each of the values there."""
     mass = np.bincount(bins, weights).astype(np.float64)
     filled = mass > 0
     sums = [np.bincount(bins, weights * each) for each in values]
     return [mass[filled], *(each[filled] / mass[filled] for each in sums)]
+
+
+def pick_evenly(values: Floats, most: int) -> NDArray[np.intp]:
+    """Return at most `most` row numbers, in the order of their values and evenly spread over that order."""
+    order = np.argsort(values, kind="stable")
+    return order if len(order) <= most else order[np.linspace(0, len(order) - 1, most).astype(np.intp)]

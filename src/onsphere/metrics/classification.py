@@ -1,4 +1,4 @@
-"""How right a classifier is, how honest its confidence, and how well a score tells strange inputs from known ones.
+"""Measure a classifier: its accuracy, its calibration, and how well a score detects inputs from outside.
 
 The out-of-distribution metrics take two sets of scores, of in-distribution rows and of out-of-distribution rows.
 A higher score is less trustworthy, so a good score is higher on the second set.
@@ -15,13 +15,13 @@ from onsphere._internal.validation import Floats, check_number, check_option
 from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import (
     Weights,
-    bin_means,
+    average_bins,
+    bin_by_width,
     check_floats,
     check_rows,
     check_same_shape,
     check_weights,
     weighted_mean,
-    width_bins,
 )
 
 __all__ = [
@@ -41,14 +41,14 @@ _SUM_TOLERANCE = 1e-4
 
 
 def accuracy(labels: ArrayLike, predicted: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Share of rows whose predicted class is the true one; classes may be numbers or text.
+    """Return the share of rows whose predicted class is the true one; classes may be numbers or text.
 
     Examples
     --------
     >>> accuracy(["cat", "dog", "dog", "cat"], ["cat", "dog", "cat", "cat"])
     0.75
     """
-    true, guess = _classes("labels", labels), _classes("predicted", predicted)
+    true, guess = _check_classes("labels", labels), _check_classes("predicted", predicted)
     check_same_shape("accuracy", labels=true, predicted=guess)
     if (true.dtype.kind in "US") != (guess.dtype.kind in "US"):
         raise InvalidInputError(
@@ -58,8 +58,8 @@ def accuracy(labels: ArrayLike, predicted: ArrayLike, *, sample_weight: Weights 
     return weighted_mean(true == guess, check_weights("accuracy", sample_weight, len(true)))
 
 
-def _classes(name: str, values: ArrayLike) -> NDArray[Any]:
-    # A list of the values lets numpy find the kind of an object array, as pandas has for text.
+def _check_classes(name: str, values: ArrayLike) -> NDArray[Any]:
+    # From a list, numpy finds the kind of the values in an object array, which is how pandas stores text.
     array = np.asarray(np.asarray(values).tolist())
     if array.dtype.kind in "US" and array.ndim == 1 and array.size:
         return array
@@ -67,9 +67,9 @@ def _classes(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Squared distance between the probabilities and the one-hot label, from 0 (best) to 2.
+    """Return the mean squared distance between the probabilities and the one-hot label, from 0 (best) to 2.
 
-    For two classes this is twice the score that looks at one of them alone.
+    For two classes this is twice the score of one class alone.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: W
 def expected_calibration_error(
     correct: ArrayLike, confidence: ArrayLike, *, n_bins: int = 15, sample_weight: Weights = None
 ) -> float:
-    """Mean gap between confidence and accuracy over equal-width bins of [0, 1], each weighed by its rows.
+    """Return the mean gap between confidence and accuracy over equal-width bins of [0, 1], weighted by rows.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def expected_calibration_error(
     confidence : array of shape (n,)
         In [0, 1].
     n_bins : int, default 15
-        A bin holds its lower edge; the last one holds confidence 1 too.
+        A bin includes its lower edge; the last bin also includes confidence 1.
     sample_weight : array of shape (n,), optional
 
     Examples
@@ -128,8 +128,8 @@ def expected_calibration_error(
     owner = "expected_calibration_error"
     check_number(owner, "n_bins", n_bins, above=1, closed="left", whole=True)
     correct, confidence, weights = check_rows(owner, sample_weight, correct=correct, confidence=confidence)
-    mass, share_right, mean_confidence = bin_means(
-        width_bins(confidence, 0.0, 1.0, n_bins), weights, correct, confidence
+    mass, share_right, mean_confidence = average_bins(
+        bin_by_width(confidence, 0.0, 1.0, n_bins), weights, correct, confidence
     )
     return weighted_mean(np.abs(share_right - mean_confidence), mass)
 
@@ -140,7 +140,7 @@ def expected_calibration_error(
 def auroc(
     in_scores: ArrayLike, out_scores: ArrayLike, *, in_weight: Weights = None, out_weight: Weights = None
 ) -> float:
-    """Chance that a row from outside scores higher than one from inside, ties counted half.
+    """Return the probability that a row from outside scores higher than one from inside; ties count half.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def auroc(
     """
     from sklearn.metrics import roc_auc_score
 
-    is_out, scores, weights = one_table("auroc", in_scores, out_scores, in_weight, out_weight)
+    is_out, scores, weights = stack_scores("auroc", in_scores, out_scores, in_weight, out_weight)
     return float(roc_auc_score(is_out, scores, sample_weight=weights))
 
 
@@ -167,10 +167,10 @@ def aupr(
     in_weight: Weights = None,
     out_weight: Weights = None,
 ) -> float:
-    """Area under the precision-recall curve as average precision, without interpolation between its points.
+    """Return the area under the precision-recall curve as average precision, without interpolation.
 
-    `positive` says which rows are looked for: "out" looks for them from the highest score down, "in" from the
-    lowest score up. Other parameters are those of `auroc`.
+    `positive` says which rows to find: "out" goes from the highest score down, "in" from the lowest score up. Other
+    parameters are those of `auroc`.
 
     Examples
     --------
@@ -180,23 +180,24 @@ def aupr(
     from sklearn.metrics import average_precision_score
 
     check_option("aupr", "positive", positive, ("out", "in"))
-    is_out, scores, weights = one_table("aupr", in_scores, out_scores, in_weight, out_weight)
+    is_out, scores, weights = stack_scores("aupr", in_scores, out_scores, in_weight, out_weight)
     if positive == "in":
         is_out, scores = 1.0 - is_out, -scores
     return float(average_precision_score(is_out, scores, sample_weight=weights))
 
 
-def _two_sets(
+def _check_scores(
     owner: str, in_scores: ArrayLike, out_scores: ArrayLike, in_weight: Weights, out_weight: Weights
 ) -> list[Floats]:
     inside = check_rows(owner, in_weight, in_scores=in_scores)
     return inside + check_rows(owner, out_weight, out_scores=out_scores)
 
 
-def one_table(
+def stack_scores(
     owner: str, in_scores: ArrayLike, out_scores: ArrayLike, in_weight: Weights, out_weight: Weights
 ) -> tuple[Floats, Floats, Floats]:
-    inside, inside_weight, outside, outside_weight = _two_sets(owner, in_scores, out_scores, in_weight, out_weight)
+    """Return whether each row is out of distribution, its score and its weight: first all rows inside, then outside."""
+    inside, inside_weight, outside, outside_weight = _check_scores(owner, in_scores, out_scores, in_weight, out_weight)
     is_out = np.repeat([0.0, 1.0], [len(inside), len(outside)])
     return is_out, np.concatenate((inside, outside)), np.concatenate((inside_weight, outside_weight))
 
@@ -210,7 +211,7 @@ def fpr_at_tpr(
     in_weight: Weights = None,
     out_weight: Weights = None,
 ) -> float:
-    """Share of the negative class mistaken for the positive one, where `tpr` of the positive class is found.
+    """Return the share of the negative class taken for the positive one, where `tpr` of the positive class is found.
 
     Parameters
     ----------
@@ -234,7 +235,7 @@ def fpr_at_tpr(
     """
     check_option("fpr_at_tpr", "positive", positive, ("in", "out"))
     check_number("fpr_at_tpr", "tpr", tpr, above=0.0, below=1.0, closed="right")
-    inside, inside_weight, outside, outside_weight = _two_sets(
+    inside, inside_weight, outside, outside_weight = _check_scores(
         "fpr_at_tpr", in_scores, out_scores, in_weight, out_weight
     )
     if positive == "in":
@@ -245,9 +246,9 @@ def fpr_at_tpr(
 def _share_below(
     tpr: float, positive: Floats, positive_weight: Floats, negative: Floats, negative_weight: Floats
 ) -> float:
-    """Share of the negatives at or below the smallest positive score that has `tpr` of the positives at or below."""
+    """Return the share of negatives at or below the smallest threshold that accepts `tpr` of the positives."""
     order = np.argsort(positive)
     reached = np.cumsum(positive_weight[order])
-    # A share that was added up may fall short of itself by rounding.
+    # Rounding may leave a sum of shares slightly below its true value.
     threshold = positive[order][np.argmax(reached / reached[-1] >= tpr * (1 - 1e-12))]
     return weighted_mean(negative <= threshold, negative_weight)

@@ -1,4 +1,4 @@
-"""How large the errors of a regression are, and how well its uncertainty, intervals and confidence know them.
+"""Measure the errors of a regression, and how well its uncertainty, intervals and confidence match them.
 
 `error` is one non-negative number per row, such as `sample_rmse` gives; `uncertainty` is one number per row, higher
 where the prediction is less trustworthy; `confidence` lies in [0, 1]. Targets and bounds are (n,), or (n, D) for D
@@ -16,13 +16,13 @@ from onsphere._internal.validation import Floats, check_flag, check_number, chec
 from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import (
     Weights,
-    bin_means,
+    average_bins,
+    bin_by_quantile,
+    bin_by_width,
     check_range,
     check_rows,
     check_weights,
-    quantile_bins,
     weighted_mean,
-    width_bins,
 )
 
 __all__ = [
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def sample_rmse(y_true: ArrayLike, y_pred: ArrayLike) -> Floats:
-    """Root mean squared error of each row over its outputs: the absolute error where there is one output.
+    """Return the root mean squared error of each row over its outputs: the absolute error if there is one output.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def sample_rmse(y_true: ArrayLike, y_pred: ArrayLike) -> Floats:
 
 
 def mean_sample_rmse(y_true: ArrayLike, y_pred: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Mean of `sample_rmse`, the RMSE of the paper; with one output this is the mean absolute error.
+    """Return the mean of `sample_rmse`, the RMSE of the paper; with one output this is the mean absolute error.
 
     Examples
     --------
@@ -72,9 +72,9 @@ def mean_sample_rmse(y_true: ArrayLike, y_pred: ArrayLike, *, sample_weight: Wei
 
 
 def coverage_at_sigma(error: ArrayLike, uncertainty: ArrayLike, *, k: float, sample_weight: Weights = None) -> float:
-    """Share of rows whose error is at most k times their uncertainty: Cov@kσ of the paper.
+    """Return the share of rows whose error is at most k times their uncertainty: Cov@kσ of the paper.
 
-    Gaussian noise and a right uncertainty give 0.68, 0.95 and 0.997 for k = 1, 2 and 3.
+    Gaussian noise and a correct uncertainty give 0.68, 0.95 and 0.997 for k = 1, 2 and 3.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def coverage_at_sigma(error: ArrayLike, uncertainty: ArrayLike, *, k: float, sam
 def regression_calibration_error(
     error: ArrayLike, uncertainty: ArrayLike, *, n_bins: int = 20, bins: str = "width", sample_weight: Weights = None
 ) -> float:
-    """ECE_reg of the paper: mean gap between uncertainty and error over bins, each weighed by its rows.
+    """Return ECE_reg of the paper: the mean gap between uncertainty and error over bins, weighted by rows.
 
     Parameters
     ----------
@@ -114,15 +114,15 @@ def regression_calibration_error(
     error, uncertainty, weights = check_rows(owner, sample_weight, error=error, uncertainty=uncertainty)
     check_range(owner, "uncertainty", uncertainty, low=0.0)
     if bins == "width":
-        index = width_bins(uncertainty, float(uncertainty.min()), float(uncertainty.max()), n_bins)
+        index = bin_by_width(uncertainty, float(uncertainty.min()), float(uncertainty.max()), n_bins)
     else:
-        index = quantile_bins(uncertainty, weights, n_bins)
-    mass, mean_error, mean_uncertainty = bin_means(index, weights, error, uncertainty)
+        index = bin_by_quantile(uncertainty, weights, n_bins)
+    mass, mean_error, mean_uncertainty = average_bins(index, weights, error, uncertainty)
     return weighted_mean(np.abs(mean_error - mean_uncertainty), mass)
 
 
 def pearson(error: ArrayLike, uncertainty: ArrayLike) -> float:
-    """Linear correlation of error and uncertainty; 0 where either is constant, since no relation can be seen there.
+    """Return the linear correlation of error and uncertainty, or 0 if either is constant.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def pearson(error: ArrayLike, uncertainty: ArrayLike) -> float:
 
 
 def spearman(error: ArrayLike, uncertainty: ArrayLike) -> float:
-    """Rank correlation of error and uncertainty; 0 where either is constant, since no relation can be seen there.
+    """Return the rank correlation of error and uncertainty, or 0 if either is constant.
 
     Examples
     --------
@@ -148,15 +148,15 @@ def spearman(error: ArrayLike, uncertainty: ArrayLike) -> float:
 
 
 def _correlation(first: Floats, second: Floats) -> float:
-    # scipy's pearsonr warns and answers NaN where an input is constant or nearly so.
-    return float(np.clip(np.dot(_standard(first), _standard(second)), -1.0, 1.0))
+    # scipy's pearsonr warns and returns NaN for an input that is constant or nearly so.
+    return float(np.clip(np.dot(_standardize(first), _standardize(second)), -1.0, 1.0))
 
 
-def _standard(values: Floats) -> Floats:
-    """Centred and of norm 1, or all zero if constant."""
+def _standardize(values: Floats) -> Floats:
+    """Return the values centred and with norm 1, or all zero if constant."""
     if values.min() == values.max():
         return np.zeros_like(values)
-    # Divided first, so that no square overflows or vanishes.
+    # Scale first, so that no square overflows or underflows.
     values = values / np.abs(values).max()
     centred = values - values.mean()
     return centred / np.linalg.norm(centred)
@@ -168,7 +168,7 @@ def _standard(values: Floats) -> Floats:
 def interval_coverage(
     y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, per_output: bool = False, sample_weight: Weights = None
 ) -> float | Floats:
-    """Share of rows inside their interval, bounds included.
+    """Return the share of rows inside their interval, bounds included.
 
     With several outputs, a row is inside when all its outputs are; `per_output` gives the share of each output
     instead, as an array of shape (D,).
@@ -189,7 +189,7 @@ def interval_coverage(
 
 
 def interval_width(lower: ArrayLike, upper: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Mean width of the intervals, over rows and outputs.
+    """Return the mean width of the intervals over rows and outputs.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def interval_width(lower: ArrayLike, upper: ArrayLike, *, sample_weight: Weights
 def winkler_score(
     y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, coverage: float, sample_weight: Weights = None
 ) -> float:
-    """Width of the interval plus 2/(1 − coverage) times the miss, averaged over rows and outputs. Lower is better.
+    """Return the width plus 2/(1 − coverage) times the miss, averaged over rows and outputs. Lower is better.
 
     Examples
     --------
@@ -229,9 +229,9 @@ def _check_intervals(owner: str, weights: Weights, **arrays: ArrayLike) -> list[
 
 
 def gaussian_crps(y_true: ArrayLike, mean: ArrayLike, sigma: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Continuous ranked probability score of a normal distribution, averaged over rows and outputs. Lower is better.
+    """Return the continuous ranked probability score of normal distributions, averaged over rows and outputs.
 
-    It has the unit of y; where sigma is 0 it is the absolute error.
+    Lower is better. It has the unit of y, and is the absolute error where sigma is 0.
 
     Examples
     --------
@@ -244,7 +244,7 @@ def gaussian_crps(y_true: ArrayLike, mean: ArrayLike, sigma: ArrayLike, *, sampl
         "gaussian_crps", sample_weight, outputs=True, y_true=y_true, mean=mean, sigma=sigma
     )
     miss = true - center
-    # Written so that sigma may be 0, where z is infinite and the score the absolute miss.
+    # Where sigma is 0, z is infinite and the score is the absolute miss.
     with np.errstate(over="ignore"):
         z = np.divide(miss, spread, out=np.copysign(np.inf, miss), where=spread > 0)
         density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
@@ -258,11 +258,11 @@ def gaussian_crps(y_true: ArrayLike, mean: ArrayLike, sigma: ArrayLike, *, sampl
 def monotonicity_index(
     error: ArrayLike, confidence: ArrayLike, *, n_bins: int = 20, sample_weight: Weights = None
 ) -> float:
-    """Share of steps between confidence bins at which the mean error does not rise. 1 is best.
+    """Return the share of steps between confidence bins at which the mean error does not rise. 1 is best.
 
-    The bins cut [0, 1] into equal widths, and a step leads from one non-empty bin to the next. Where all rows fall
-    into one bin there is no step, and the index is 0: a confidence that tells no rows apart earns nothing. This is
-    how the MI of the paper's tables is understood here; the paper gives no formula.
+    The bins cut [0, 1] into equal widths, and a step leads from one non-empty bin to the next. If all rows fall into
+    one bin there is no step and the index is 0: a confidence that separates no rows is worth nothing. This is our
+    reading of the MI in the paper's tables; the paper gives no formula.
 
     Examples
     --------
@@ -272,18 +272,18 @@ def monotonicity_index(
     owner = "monotonicity_index"
     check_number(owner, "n_bins", n_bins, above=1, closed="left", whole=True)
     error, confidence, weights = check_rows(owner, sample_weight, error=error, confidence=confidence)
-    _, mean_error = bin_means(width_bins(confidence, 0.0, 1.0, n_bins), weights, error)
+    _, mean_error = average_bins(bin_by_width(confidence, 0.0, 1.0, n_bins), weights, error)
     if len(mean_error) == 1:
         return 0.0
-    # Means of equal errors differ in their last digits; that is no rise.
+    # Means of equal errors may differ in their last digits; that does not count as a rise.
     return float(np.mean(np.diff(mean_error) <= 1e-12 * error.max()))
 
 
 def isotonic_calibration_error(error: ArrayLike, confidence: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Mean distance of the errors from the best curve that never rises with confidence. Lower is better.
+    """Return the mean distance of the errors from the best curve that never rises with confidence. Lower is better.
 
-    The curve is the isotonic least-squares fit of the error on the confidence. This is how the ICE of the paper's
-    tables is understood here; the paper gives no formula.
+    The curve is the isotonic least-squares fit of the error on the confidence. This is our reading of the ICE in the
+    paper's tables; the paper gives no formula.
 
     Examples
     --------

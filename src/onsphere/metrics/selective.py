@@ -1,8 +1,8 @@
-"""How well an uncertainty picks the predictions to keep.
+"""Measure how well an uncertainty selects the predictions to keep.
 
 Rows are accepted in the order of increasing uncertainty; the risk at a coverage is the mean error of the rows
-accepted so far. Rows that tie are accepted in no particular order, so each of them counts with the mean error of
-its group: this is the expectation over all orders, and no result depends on how the rows were sorted.
+accepted so far. Tied rows have no particular order, so each of them counts with the mean error of its group: this is
+the expectation over all orders, and no result depends on how the rows were sorted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onsphere._internal.validation import Floats
-from onsphere.metrics._checks import Weights, bin_means, check_rows
+from onsphere.metrics._checks import Weights, average_bins, check_rows
 
 __all__ = ["aurc", "excess_aurc", "risk_coverage_curve"]
 
@@ -19,7 +19,7 @@ __all__ = ["aurc", "excess_aurc", "risk_coverage_curve"]
 def risk_coverage_curve(
     error: ArrayLike, uncertainty: ArrayLike, *, sample_weight: Weights = None
 ) -> tuple[Floats, Floats]:
-    """The mean error of the accepted rows, as more and more rows are accepted.
+    """Return the mean error of the accepted rows as more and more rows are accepted.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ def risk_coverage_curve(
     """
     error, uncertainty, weights = check_rows("risk_coverage_curve", sample_weight, error=error, uncertainty=uncertainty)
     _, group, n_rows = np.unique(uncertainty, return_inverse=True, return_counts=True)
-    mass, group_error = bin_means(group, weights, error)
+    mass, group_error = average_bins(group, weights, error)
     step = np.repeat(mass / n_rows, n_rows)
     accepted = np.cumsum(step)
     return accepted / accepted[-1], np.cumsum(step * np.repeat(group_error, n_rows)) / accepted
 
 
 def aurc(error: ArrayLike, uncertainty: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """Area under the risk-coverage curve: the mean of its n risks. Lower is better.
+    """Return the area under the risk-coverage curve: the mean of its n risks. Lower is better.
 
     Parameters are those of `risk_coverage_curve`. Weights are counts here: doubling them all gives the area of the
     data seen twice, which is a little different from that of the data seen once.
@@ -66,10 +66,10 @@ def aurc(error: ArrayLike, uncertainty: ArrayLike, *, sample_weight: Weights = N
 
 
 def excess_aurc(error: ArrayLike, uncertainty: ArrayLike, *, sample_weight: Weights = None) -> float:
-    """AURC minus that of the oracle, which accepts rows in the order of their error. Zero is perfect.
+    """Return the AURC minus that of the oracle, which accepts rows in the order of their error. Zero is perfect.
 
-    Parameters are those of `risk_coverage_curve`. An error added to every row cancels; one that multiplies
-    them does not, so divide by the mean error to compare models of different accuracy.
+    Parameters are those of `risk_coverage_curve`. Adding a constant to every error changes nothing, but scaling the
+    errors does, so divide by the mean error to compare models of different accuracy.
 
     Examples
     --------
@@ -86,10 +86,10 @@ def _area(error: Floats, uncertainty: Floats, weights: Floats) -> float:
     from scipy.special import digamma
 
     _, group = np.unique(uncertainty, return_inverse=True)
-    mass, group_error = bin_means(group, weights, error)
+    mass, group_error = average_bins(group, weights, error)
     before = np.concatenate(([0.0], np.cumsum(mass)[:-1]))
     error_before = np.concatenate(([0.0], np.cumsum(mass * group_error)[:-1]))
     # A group of m rows adds Σ_{j=1..m} (E + j·e) / (M + j) = m·e + (E − M·e)·(ψ(M+m+1) − ψ(M+1)), where M rows with
-    # the summed error E came before; the right side also knows what to do with an m that is not whole.
+    # the summed error E came before; the right side also holds for an m that is not a whole number.
     harmonic = digamma(before + mass + 1.0) - digamma(before + 1.0)
     return float(np.sum(mass * group_error + (error_before - before * group_error) * harmonic) / np.sum(mass))

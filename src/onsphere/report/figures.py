@@ -8,7 +8,7 @@ import numpy as np
 
 from onsphere import metrics, plots
 from onsphere._internal.validation import Floats
-from onsphere.metrics._checks import bin_means, width_bins
+from onsphere.metrics._checks import average_bins, bin_by_width, pick_evenly
 from onsphere.report.judged import Judged
 from onsphere.report.parts import Picture, Section, clean, download, number, percent
 from onsphere.report.svg import counts, draw, put_legend
@@ -50,7 +50,7 @@ def _intervals(rows: Judged, output: int) -> Picture:
     )
     truth = rows.target[:, output]
     several = len(rows.output_names) > 1
-    chosen, _ = plots._evenly(value, plots.MOST_INTERVALS)
+    chosen = pick_evenly(value, plots.MOST_INTERVALS)
     columns = {"row": rows.row_names, "prediction": value, "lower": lower, "upper": upper, "truth": truth}
     name = f"intervals-{output}" if several else "intervals"
     reading = (
@@ -111,7 +111,7 @@ def _boxes(rows: Judged) -> Picture:
     from matplotlib.cbook import boxplot_stats
 
     n_bins = _n_bins(rows, 10)
-    index = width_bins(rows.confidence, 0.0, 1.0, n_bins)
+    index = bin_by_width(rows.confidence, 0.0, 1.0, n_bins)
     filled = np.unique(index)
     boxes = boxplot_stats([rows.error[index == each] for each in filled])
     columns: dict[str, Any] = {
@@ -134,7 +134,7 @@ def _boxes(rows: Judged) -> Picture:
 
 
 def _scatter(rows: Judged) -> Picture:
-    chosen, _ = plots._evenly(rows.answer.uncertainty, MOST_ROWS)
+    chosen = pick_evenly(rows.answer.uncertainty, MOST_ROWS)
     error, uncertainty = rows.error[chosen], rows.answer.uncertainty[chosen]
     columns = {"row": rows.row_names[chosen], "uncertainty": uncertainty, "error": error}
     return Picture(
@@ -213,7 +213,7 @@ def _set_sizes(rows: Judged) -> Picture:
 
 def _binned(values: Floats, measured: Floats, n_bins: int) -> list[Floats]:
     """Rows, mean value and mean of what is measured in each bin of [0, 1] that holds a row, as the plots have them."""
-    return bin_means(width_bins(values, 0.0, 1.0, n_bins), np.ones(len(values)), values, measured)
+    return average_bins(bin_by_width(values, 0.0, 1.0, n_bins), np.ones(len(values)), values, measured)
 
 
 def _n_bins(rows: Judged, most: int) -> int:
