@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsphere.torch.features import features
-from onsphere.torch.networks import resnet20, resnet56
+from onsphere.torch import features, resnet20
 from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalized_images
 from reproduction.data.images import load_cifar10
 from reproduction.data.uci import data_folder
+from reproduction.networks import resnet56
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"
 NETWORKS = {"ResNet-20": resnet20, "ResNet-56": resnet56}

@@ -1,4 +1,4 @@
-"""Every detector of `onsphere.baselines` beside FrozenHead, on the features of a ResNet-20 trained on CIFAR-10.
+"""All detectors, those that only the paper needs included, and FrozenHead on features of a ResNet-20 for CIFAR-10.
 
     python benchmarks/detectors.py [FOLDER]
 
@@ -10,9 +10,10 @@ from _features import OOD, images, logits, normalised, pretrained, table
 from _record import record
 from rich.progress import track
 
-from onsphere.baselines import FDBD, HUQ, KNN, MSP, NCI, NUQ, ODIN, RAU, Energy, Entropy, Gini, Mahalanobis, ViM
+from onsphere import FrozenHead
+from onsphere.baselines import FDBD, KNN, MSP, NCI, ODIN, Energy, Entropy, Gini, Mahalanobis, ViM
 from onsphere.metrics import auroc, fpr_at_tpr
-from onsphere.models.frozen import FrozenHead
+from reproduction.baselines import HUQ, NUQ, RAU
 
 NETWORK = "ResNet-20"
 DETECTORS = {

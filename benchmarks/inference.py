@@ -15,7 +15,8 @@ import torch
 from _record import record
 from torch import nn
 
-from onsphere.torch import MLP, attach, resnet18
+from onsphere.torch import MLP, attach
+from reproduction.networks import resnet18
 
 N_CLASSES = 10
 N_MEMBERS, N_PASSES = 5, 50

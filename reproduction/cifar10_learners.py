@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from onsphere.torch.attach import attach
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import dirichlet_mix, mixup
-from onsphere.torch.networks import ResNet, resnet18, resnet20
+from onsphere.torch.networks import ResNet, resnet20
 from reproduction.data.files import broken_file, existing_file
 from reproduction.data.image_sets import normalized_images
+from reproduction.networks import resnet18
 
 __all__ = ["NETWORKS", "Learner", "SquaredError", "Tail", "an_epoch_of", "begin", "cropped_and_flipped"]
 

@@ -24,9 +24,10 @@ from onsphere.baselines.draws import classes_from_draws
 from onsphere.baselines.odin import odin
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
 from onsphere.torch.attach import attach
-from onsphere.torch.networks import ResNet, resnet18
+from onsphere.torch.networks import ResNet
 from onsphere.torch.training import seeded
 from reproduction.experiment import Claim, Report, compared
+from reproduction.networks import resnet18
 
 __all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "measure", "tabulate"]
 

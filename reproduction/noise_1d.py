@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from onsphere._internal.validation import Floats
-from onsphere.baselines.bayesian import BayesianNetwork
 from onsphere.baselines.likelihood import MixtureDensity
 from onsphere.metrics import pearson
 from onsphere.plots import GREY, LEGEND, PALETTE
+from reproduction.baselines import BayesianNetwork
 from reproduction.data.synthetic import NOISE_DOMAINS, NOISE_KINDS, make_noise_1d, noise_1d_sigma
 from reproduction.experiment import Claim, Report, compared
 from reproduction.toy import hcm, network, plain

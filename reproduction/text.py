@@ -16,8 +16,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from torch import Tensor, nn
 
 from onsphere._internal.validation import Floats, missing_extra_error
-from onsphere.baselines import HUQ, KNN, MSP, NUQ, Gini
-from onsphere.baselines.rau import RAU
+from onsphere.baselines import KNN, MSP, Gini
 from onsphere.baselines.softmax_network import SoftmaxNetwork
 from onsphere.errors import OnsphereWarning
 from onsphere.metrics import accuracy, auroc, fpr_at_tpr
@@ -25,6 +24,7 @@ from onsphere.models import HCMClassifier
 from onsphere.models.frozen import FrozenHead
 from onsphere.plots import PALETTE
 from onsphere.torch import HCMLoss, TorchRegressor, attach
+from reproduction.baselines import HUQ, NUQ, RAU
 from reproduction.data import load_text
 from reproduction.experiment import Claim, Report, compared
 

@@ -87,7 +87,6 @@ MODELS = [
     FrozenHead(),
     baselines.DeepEnsemble(network, n_members=2),
     baselines.MCDropout(TorchRegressor(hidden_sizes=(6,), max_epochs=2, dropout=0.2), n_passes=3),
-    baselines.BayesianNetwork(network, n_passes=3),
     baselines.GaussianNLL(network),
     baselines.MixtureDensity(network),
     baselines.Evidential(network),

@@ -15,12 +15,9 @@ import onsphere.baselines
 from onsphere import InvalidInputError, MissingExtraError, NotFittedError
 from onsphere.baselines import (
     FDBD,
-    HUQ,
     KNN,
     MSP,
     NCI,
-    NUQ,
-    RAU,
     Energy,
     Entropy,
     Gini,
@@ -28,7 +25,6 @@ from onsphere.baselines import (
     ViM,
     energy,
     fdbd,
-    huq,
     knn,
     mahalanobis,
     msp,
@@ -46,9 +42,6 @@ ALL = [
     ViM(),
     FDBD(),
     NCI(),
-    NUQ(),
-    HUQ(KNN(k=10), Entropy()),
-    RAU(n_steps=20, random_state=0),
 ]
 LOGITS_ALONE = ALL[:4]
 
@@ -168,7 +161,7 @@ def test_rows_and_training_rows_of_extreme_size(detector, data, rows, size):
         assert np.isfinite(large.score(*rows)).all()
 
 
-@some(Mahalanobis, ViM, NUQ)
+@some(Mahalanobis, ViM)
 def test_what_overflows_is_said(detector, data, rows):
     message = rf"{called(detector)} can square and add up. Got values so large that the score of 1 row\(s\) overflows"
     with pytest.raises(InvalidInputError, match=message):
@@ -199,11 +192,6 @@ def test_the_largest_values_that_can_be_squared(detector, data, rows):
     assert np.isfinite(scores).all()
     if not isinstance(detector, MSP | Gini | Entropy):  # logits of this size leave no doubt at all
         assert len(np.unique(scores)) > 10
-
-
-def test_the_parts_of_nuq_say_it_too(data):
-    with pytest.raises(InvalidInputError, match="NUQ can square and add up"):
-        fitted(NUQ(), data).score_parts(np.full((1, 6), 1e200), np.ones((1, 3)))
 
 
 def test_training_rows_that_do_not_vary():
@@ -242,7 +230,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("detector", [MSP(), KNN(k=10), RAU(n_steps=5)], ids=called)
+@pytest.mark.parametrize("detector", [MSP(), KNN(k=10)], ids=called)
 def test_training_rows_that_cannot_be_used(detector, data, case):
     change, message = case
     with pytest.raises((InvalidInputError, TypeError), match=message):
@@ -299,15 +287,6 @@ def test_a_fit_that_fails_half_way_leaves_the_last_one(data, rows):
         (ViM(n_principal=6), r"'n_principal' parameter of ViM must be an int in \(0, 6\). Got 6"),
         (ViM(n_principal=0), "'n_principal' parameter of ViM"),
         (NCI(alpha=-0.1), "'alpha' parameter of NCI"),
-        (NUQ(n_neighbors=0), "'n_neighbors' parameter of NUQ"),
-        (NUQ(n_neighbors=300), "more rows than n_neighbors=300. Got 300"),
-        (NUQ(bandwidth=0.0), "'bandwidth' parameter of NUQ"),
-        (NUQ(prior_weight=0.0), "'prior_weight' parameter of NUQ"),
-        (HUQ(delta_min=1.5), r"'delta_min' parameter of HUQ must be a float in \[0, 1\]"),
-        (HUQ(delta_max=-0.5), "'delta_max' parameter of HUQ"),
-        (HUQ(alpha="a"), "'alpha' parameter of HUQ"),
-        (HUQ("knn"), r"'epistemic' parameter of HUQ must be a Detector, for example KNN\(\), or None. Got 'knn'"),
-        (HUQ(None, KNN), "'aleatoric' parameter of HUQ must be a Detector"),
     ],
 )
 def test_parameters_that_cannot_be_used(detector, data, message):
@@ -331,7 +310,6 @@ def test_parameters_that_cannot_be_used(detector, data, message):
         lambda: vim([[1.0]], np.ones((5, 2)), np.zeros(1), np.eye(1), 1.0),
         lambda: fdbd([[1.0]], np.ones((5, 2)), np.ones((2, 1)), np.zeros(1)),
         lambda: nci([[1.0]], np.ones((5, 2)), np.ones((2, 1)), np.zeros(1)),
-        lambda: huq(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), alpha=2.0),
     ],
 )
 def test_the_functions_say_it_too(call):
@@ -348,7 +326,7 @@ def test_scores_of_logits_do_not_look_at_features(detector, data, rows):
     np.testing.assert_array_equal(model.score(rows[0] * 0, rows[1]), model.score(*rows))
 
 
-@some(Mahalanobis, KNN, NUQ, RAU)
+@some(Mahalanobis, KNN)
 def test_scores_of_features_do_not_look_at_logits(detector, data, rows):
     model = fitted(detector, (data[0], data[1] * 0 + 1, data[2]))
     np.testing.assert_array_equal(model.score(rows[0], rows[1] * 0), fitted(detector, data).score(*rows))
@@ -366,21 +344,21 @@ def consistent(rows, layer):
 ROTATION = ortho_group.rvs(6, random_state=3)
 
 
-@some(Mahalanobis, KNN, ViM, FDBD, NUQ)
+@some(Mahalanobis, KNN, ViM, FDBD)
 def test_turning_the_features_changes_nothing(detector, data, rows, layer):
     known = consistent(rows, layer)
     expected = fitted(detector, data).score(*known)
     np.testing.assert_allclose(moved(detector, data, known, lambda X: X @ ROTATION), expected, rtol=1e-6, atol=1e-7)
 
 
-@some(Mahalanobis, KNN, ViM, FDBD, NUQ, RAU)
+@some(Mahalanobis, KNN, ViM, FDBD)
 def test_another_unit_of_all_features_changes_nothing(detector, data, rows, layer):
     known = consistent(rows, layer)
     expected = fitted(detector, data).score(*known)
     np.testing.assert_allclose(moved(detector, data, known, lambda X: 1e3 * X), expected, rtol=1e-6, atol=1e-7)
 
 
-@some(Mahalanobis, ViM, FDBD, NUQ, RAU)
+@some(Mahalanobis, ViM, FDBD)
 def test_another_origin_of_the_features_changes_nothing(detector, data, rows, layer):
     known, shift = consistent(rows, layer), np.arange(6.0)
     expected = fitted(detector, data).score(*known)
@@ -418,13 +396,6 @@ def test_nci_without_the_size_of_features(data, rows, layer):
     np.testing.assert_allclose(moved(detector, data, known, lambda X: 10.0 * X), expected / 10, rtol=1e-7)
 
 
-def test_rau_does_not_depend_on_the_unit_of_any_feature(data, rows):
-    units = 10.0 ** np.arange(-3, 3)
-    detector = RAU(n_steps=20, random_state=0)
-    there = moved(detector, data, rows, lambda X: X * units)
-    np.testing.assert_allclose(there, fitted(detector, data).score(*rows), rtol=1e-6)
-
-
 # --- rows from elsewhere ---
 
 
@@ -435,7 +406,7 @@ def strange_rows(data, layer):
     return consistent((ordinary,), layer), consistent((strange,), layer)
 
 
-@some(Mahalanobis, KNN, ViM, FDBD, NCI, NUQ, HUQ)
+@some(Mahalanobis, KNN, ViM, FDBD, NCI)
 def test_detectors_that_see_features_see_a_strange_row(detector, data, layer):
     model = fitted(detector, data)
     _, strange = strange_rows(data, layer)
@@ -457,7 +428,7 @@ def test_detectors_that_trust_a_row_far_out_in_the_direction_of_a_class(detector
     assert model.score(*far)[0] < np.quantile(model.score(*data[:2]), 0.1)
 
 
-@some(Mahalanobis, ViM, NUQ)
+@some(Mahalanobis, ViM)
 def test_detectors_that_do_not_trust_it(detector, data, layer):
     model = fitted(detector, data)
     far = consistent((-100.0 * layer[0][:1] + [0, 0, 0, 90, 0, 0],), layer)
@@ -481,7 +452,7 @@ print(onsphere.baselines.KNN().k)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "50\n", run.stderr
     monkeypatch.setitem(sys.modules, "torch", None)
-    for name in ("ODIN", "RAU", "rau_loss"):
+    for name in ("ODIN", "DeepEnsemble"):
         with pytest.raises(MissingExtraError, match=rf"{name} needs torch\. Install it with"):
             getattr(onsphere.baselines, name)
 

@@ -8,18 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.integrate import quad
-from scipy.stats import rankdata
 from sklearn.covariance import ledoit_wolf
 
 from onsphere import InvalidInputError, OnsphereWarning
 from onsphere.baselines import (
     FDBD,
-    HUQ,
     KNN,
     MSP,
     NCI,
-    NUQ,
     Energy,
     Entropy,
     Gini,
@@ -29,13 +25,11 @@ from onsphere.baselines import (
     entropy,
     fdbd,
     gini,
-    huq,
     knn,
     last_layer,
     mahalanobis,
     msp,
     nci,
-    nuq,
     vim,
 )
 
@@ -392,111 +386,3 @@ def test_nci(train, rows, layer, alpha):
 
 def test_nci_at_the_mean():
     assert nci([[1.0, -2.0]], [[0.0, 1.0]], np.eye(2), np.array([1.0, -2.0]), alpha=0.5).tolist() == [-1.5]
-
-
-# --- text ---
-
-
-@pytest.mark.parametrize(("bandwidth", "prior_weight"), [(1.0, 1.0), (2.0, 0.1), (None, 5.0)])
-def test_nuq(train, rows, bandwidth, prior_weight):
-    features, _, labels = train
-    detector = NUQ(n_neighbors=15, bandwidth=bandwidth, prior_weight=prior_weight).fit(*train)
-    # The rule: each row's distance to its fifteenth neighbour, itself not counted.
-    usual = np.median([sorted(math.dist(row, other) for other in features)[15] for row in features])
-    h = bandwidth or usual
-    assert detector.bandwidth_ == pytest.approx(h, rel=1e-6)
-    share = [np.mean(labels == index) for index in range(N_CLASSES)]
-    square_integral = quad(lambda z: (math.exp(-z * z / 2) / math.sqrt(2 * math.pi)) ** 2, -20, 20)[0] ** N_FEATURES
-    height = (2 * math.pi) ** (-N_FEATURES / 2)
-    expected = []
-    for row in rows[0]:
-        nearest = sorted(range(len(features)), key=lambda index: math.dist(row, features[index]))[:15]
-        kernel = {index: height * math.exp(-((math.dist(row, features[index]) / h) ** 2) / 2) for index in nearest}
-        mass = [
-            sum(kernel[index] for index in nearest if labels[index] == each) + prior_weight * height * share[each]
-            for each in range(N_CLASSES)
-        ]
-        eta = [value / sum(mass) for value in mass]
-        density = sum(kernel.values()) / (len(features) * h**N_FEATURES)
-        variance = max(p * (1 - p) for p in eta) * square_integral / (len(features) * h**N_FEATURES * density)
-        expected.append((1 - max(eta), 2 * math.sqrt(2 / math.pi) * math.sqrt(variance)))
-    np.testing.assert_allclose(np.exp(detector.score_parts(*rows[:2])).T, expected, rtol=1e-6)
-    np.testing.assert_allclose(detector.score(*rows[:2]), np.log(np.sum(expected, axis=1)), rtol=1e-6, atol=1e-9)
-
-
-def test_nuq_grows_far_from_the_data_where_every_kernel_is_zero():
-    labels, frequencies = np.zeros((5, 2), dtype=int), np.array([0.25, 0.75])
-    far = -(10.0 ** np.array([[0, 0], [3, 3], [6, 6], [9, 9], [12, 12]]))
-    aleatoric, epistemic = nuq(far, labels, frequencies, 3)
-    assert np.isfinite(epistemic).all()
-    assert (np.diff(epistemic) > 0).all()
-    np.testing.assert_allclose(np.exp(aleatoric[1:]), 0.25)  # the prior
-    np.testing.assert_allclose(np.diff(epistemic[2:]), 0.5 * np.diff(-far[2:, 0]), rtol=1e-3)
-
-
-def test_nuq_of_rows_that_coincide():
-    features = np.zeros((30, 2))
-    detector = NUQ(n_neighbors=10).fit(features, features, np.arange(30) % 2)
-    assert detector.bandwidth_ == 1.0
-    assert detector.score([[0.0, 0.0]], [[0.0, 0.0]]) < detector.score([[9.0, 0.0]], [[0.0, 0.0]])
-
-
-def test_the_bandwidth_of_many_rows_comes_from_some_of_them(layer):
-    features, logits, labels = made(layer, 4100, seed=2)
-    some = [np.sort(np.linalg.norm(features - row, axis=1))[5] for row in features[::3]]
-    assert NUQ(n_neighbors=5).fit(features, logits, labels).bandwidth_ == pytest.approx(np.median(some), rel=1e-6)
-
-
-SCORES = arrays(float, 25, elements=st.floats(0, 1).map(lambda value: round(value, 2)))
-SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
-
-
-@given(SCORES, SCORES, SCORES, SCORES, SHARES, SHARES, SHARES)
-def test_huq(epistemic, aleatoric, train_epistemic, train_aleatoric, delta_min, delta_max, alpha):
-    def rank(value, among):
-        return sum(other < value for other in among) + sum(other == value for other in among) / 2
-
-    n = len(train_epistemic)
-    known = [
-        a for e, a in zip(train_epistemic, train_aleatoric, strict=True) if rank(e, train_epistemic) / n <= delta_min
-    ]
-    expected = []
-    for e, a in zip(epistemic, aleatoric, strict=True):
-        strange, ambiguous = rank(e, train_epistemic) / n, rank(a, train_aleatoric) / n
-        if strange > delta_min:
-            expected.append((1 - alpha) * strange + alpha * ambiguous)
-        elif ambiguous > delta_max:
-            expected.append(ambiguous)
-        else:
-            expected.append(rank(a, known) / n)
-    scores = huq(
-        epistemic, aleatoric, train_epistemic, train_aleatoric, delta_min=delta_min, delta_max=delta_max, alpha=alpha
-    )
-    np.testing.assert_allclose(scores, expected, atol=1e-12)
-    assert scores.min() >= 0.0
-    assert scores.max() <= 1.0
-
-
-def test_huq_orders_the_training_rows_themselves_as_the_paper_does():
-    """There, ranks are those of the rows that are judged."""
-    rng = np.random.default_rng(0)
-    epistemic, aleatoric = rng.random(100), rng.random(100)
-    rank_e, rank_a = rankdata(epistemic), rankdata(aleatoric)
-    expected = 0.8 * rank_e + 0.2 * rank_a
-    known = rank_e <= 30
-    expected[known] = rankdata(aleatoric[known])
-    expected[known & (rank_a > 70)] = rank_a[known & (rank_a > 70)]
-    # Ranks here count a row itself by half, so both ends of a threshold lie half a row lower.
-    ours = huq(epistemic, aleatoric, epistemic, aleatoric, delta_min=0.3, delta_max=0.7, alpha=0.2)
-    np.testing.assert_allclose(100 * ours, expected - 0.5, atol=1e-9)
-
-
-def test_huq_of_detectors(train, rows):
-    parts = [KNN(k=5), Entropy()]
-    train_scores = [part.fit(*train).score(*train[:2]) for part in parts]
-    expected = huq(*(part.score(*rows[:2]) for part in parts), *train_scores, delta_min=0.4, alpha=0.3)
-    hybrid = HUQ(KNN(k=5), Entropy(), delta_min=0.4, alpha=0.3)
-    np.testing.assert_allclose(scored(hybrid, train, rows), expected, atol=1e-12)
-    default = [Mahalanobis().fit(*train), MSP().fit(*train)]
-    expected = huq(*(part.score(*rows[:2]) for part in default), *(part.score(*train[:2]) for part in default))
-    np.testing.assert_allclose(scored(HUQ(), train, rows), expected, atol=1e-12)

@@ -8,13 +8,9 @@ from sklearn.datasets import load_iris
 from onsphere import FrozenHead, HCMClassifier, HCMRegressor, compare
 from onsphere.baselines import (
     FDBD,
-    HUQ,
     KNN,
     MSP,
     NCI,
-    NUQ,
-    RAU,
-    BayesianNetwork,
     DeepEnsemble,
     Energy,
     EnsembleClassifier,
@@ -41,7 +37,6 @@ NUMBERS = {
     "frozen": FrozenHead(n_landmarks=50),
     "ensemble": DeepEnsemble(NETWORK, n_members=3),
     "dropout": MCDropout(DROPPING, n_passes=10),
-    "bayesian": BayesianNetwork(NETWORK, n_passes=10),
     "evidential": Evidential(NETWORK),
     "gaussian": GaussianNLL(NETWORK),
     "mixture": MixtureDensity(NETWORK),
@@ -54,9 +49,6 @@ CLASSES = {
     "vim": ViM(),
     "fdbd": FDBD(),
     "nci": NCI(),
-    "nuq": NUQ(),
-    "huq": HUQ(),
-    "rau": RAU(n_steps=50),
     "msp": MSP(),
     "energy": Energy(),
     "gini": Gini(),
@@ -67,8 +59,8 @@ CLASSES = {
 }
 # These see how much the targets scatter, and nothing says how much they do where no rows are.
 SEES_NOISE_ONLY = {"evidential", "gaussian", "mixture"}
-# These see probabilities, which go to 0 and 1 along almost every way out; RAU sees directions of features only.
-SEES_PROBABILITIES_ONLY = {"rau", "msp", "energy", "gini", "entropy", "softmax", "ensemble", "dropout"}
+# These see probabilities, which go to 0 and 1 along almost every way out.
+SEES_PROBABILITIES_ONLY = {"msp", "energy", "gini", "entropy", "softmax", "ensemble", "dropout"}
 
 
 @pytest.fixture(scope="module")

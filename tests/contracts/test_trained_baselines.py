@@ -11,7 +11,6 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from onsphere import AcceptShare, InvalidInputError, InvalidTypeError, NotCalibratedError, NotFittedError
-from onsphere.baselines.bayesian import BayesianNetwork
 from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
 from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
 from onsphere.baselines.evidential import Evidential
@@ -27,8 +26,6 @@ def network(**options):
 
 
 REGRESSORS = [
-    BayesianNetwork(network(), n_passes=5, random_state=0),
-    BayesianNetwork(network(), noise=0.1, n_passes=5, random_state=0),
     DeepEnsemble(network(), n_members=2, random_state=0),
     DeepEnsemble(GaussianNLL(network()), n_members=2, random_state=0),
     Evidential(network(), random_state=0),
@@ -48,7 +45,7 @@ FOR_NETWORKS_ALONE = [
 
 def draws(model):
     """Whether training draws for each row, so that a repeated row is no weighted one."""
-    return isinstance(model, BayesianNetwork | MCDropout | MCDropoutClassifier)
+    return isinstance(model, MCDropout | MCDropoutClassifier)
 
 
 def name_of(model):
@@ -311,9 +308,7 @@ def test_methods_for_networks_refuse_other_regressors(model):
             clone(model).set_params(estimator=estimator).fit(*rows_for(model))
 
 
-@pytest.mark.parametrize(
-    "method", [BayesianNetwork, Evidential, GaussianNLL, MCDropoutClassifier, MixtureDensity, SoftmaxNetwork]
-)
+@pytest.mark.parametrize("method", [Evidential, GaussianNLL, MCDropoutClassifier, MixtureDensity, SoftmaxNetwork])
 def test_methods_with_a_loss_of_their_own_refuse_another(method):
     model = method(TorchRegressor(loss="squared", dropout=0.1))
     with pytest.raises(
@@ -370,7 +365,6 @@ def expected_failures(model):
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [
-        BayesianNetwork(TorchRegressor(**SMALLEST), n_passes=2),
         DeepEnsemble(TorchRegressor(**SMALLEST), n_members=2),
         EnsembleClassifier(SoftmaxNetwork(TorchRegressor(**SMALLEST)), n_members=2),
         GaussianNLL(TorchRegressor(**SMALLEST)),

@@ -22,28 +22,21 @@ from onsphere.baselines.distance import KNN, Mahalanobis, knn, mahalanobis
 from onsphere.baselines.posthoc import LastLayer, PostHoc
 from onsphere.baselines.softmax import MSP, Energy, Entropy, Gini, energy, entropy, gini, msp
 from onsphere.baselines.subspace import FDBD, NCI, ViM, fdbd, last_layer, nci, vim
-from onsphere.baselines.text import HUQ, NUQ, huq, nuq
 
 if TYPE_CHECKING:
-    from onsphere.baselines.bayesian import BayesianNetwork
     from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
     from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
     from onsphere.baselines.evidential import Evidential
     from onsphere.baselines.likelihood import GaussianNLL, MixtureDensity
     from onsphere.baselines.odin import ODIN
-    from onsphere.baselines.rau import RAU, rau_loss
     from onsphere.baselines.softmax_network import SoftmaxNetwork
 
 __all__ = [
     "FDBD",
-    "HUQ",
     "KNN",
     "MSP",
     "NCI",
-    "NUQ",
     "ODIN",
-    "RAU",
-    "BayesianNetwork",
     "DeepEnsemble",
     "Detector",
     "Energy",
@@ -64,14 +57,11 @@ __all__ = [
     "entropy",
     "fdbd",
     "gini",
-    "huq",
     "knn",
     "last_layer",
     "mahalanobis",
     "msp",
     "nci",
-    "nuq",
-    "rau_loss",
     "vim",
 ]
 
@@ -84,11 +74,8 @@ _NEEDS_TORCH = {
     "GaussianNLL": "likelihood",
     "MixtureDensity": "likelihood",
     "Evidential": "evidential",
-    "BayesianNetwork": "bayesian",
     "SoftmaxNetwork": "softmax_network",
     "ODIN": "odin",
-    "RAU": "rau",
-    "rau_loss": "rau",
 }
 
 

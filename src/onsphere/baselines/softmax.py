@@ -166,8 +166,7 @@ class Gini(Detector):
 class Entropy(Detector):
     """Entropy of the softmax: −Σ p·log p.
 
-    Unlike MSP it looks at all classes: a row between three classes counts as less certain than one between two. A
-    choice for the ambiguity that `HUQ` ranks.
+    Unlike MSP it looks at all classes: a row between three classes counts as less certain than one between two.
 
     Shannon, "A Mathematical Theory of Communication", Bell System Technical Journal, 1948.
 

@@ -24,7 +24,7 @@ from onsphere.torch.frozen_module import to_torch
 from onsphere.torch.head import SphericalHead, SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
-from onsphere.torch.networks import MLP, ResNet, UNet, resnet18, resnet20, resnet56
+from onsphere.torch.networks import MLP, ResNet, UNet, resnet20
 
 if TYPE_CHECKING:
     from onsphere.torch.regressor import TorchRegressor
@@ -45,9 +45,7 @@ __all__ = [
     "feature_batches",
     "features",
     "mixup",
-    "resnet18",
     "resnet20",
-    "resnet56",
     "to_torch",
 ]
 

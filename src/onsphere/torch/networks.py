@@ -1,4 +1,4 @@
-"""The networks of the experiments. Each has `features(x)`, what its last layer sees, and `n_features`, its width."""
+"""Small networks to start from. Each has `features(x)`, what its last layer sees, and `n_features`, its width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from onsphere._internal.validation import check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError
 
-__all__ = ["MLP", "ResNet", "UNet", "resnet18", "resnet20", "resnet56"]
+__all__ = ["MLP", "ResNet", "UNet", "resnet20"]
 
 
 class MLP(nn.Module):
@@ -166,17 +166,6 @@ class ResNet(nn.Module):
         return self.linear(self.features(x))
 
 
-def resnet18(n_classes: int = 10) -> ResNet:
-    """ResNet-18 for 32×32 images: 11.17 million parameters.
-
-    Examples
-    --------
-    >>> resnet18().n_features
-    512
-    """
-    return ResNet((2, 2, 2, 2), (64, 128, 256, 512), n_classes=n_classes)
-
-
 def resnet20(n_classes: int = 10) -> ResNet:
     """ResNet-20 for CIFAR with shortcuts of option A: .27 million parameters.
 
@@ -186,17 +175,6 @@ def resnet20(n_classes: int = 10) -> ResNet:
     64
     """
     return ResNet((3, 3, 3), (16, 32, 64), n_classes=n_classes, shortcut="padded")
-
-
-def resnet56(n_classes: int = 10) -> ResNet:
-    """ResNet-56 for CIFAR with shortcuts of option A: .85 million parameters.
-
-    Examples
-    --------
-    >>> resnet56().n_features
-    64
-    """
-    return ResNet((9, 9, 9), (16, 32, 64), n_classes=n_classes, shortcut="padded")
 
 
 def _double_conv(n_in: int, n_out: int) -> nn.Sequential:

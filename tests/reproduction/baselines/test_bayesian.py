@@ -6,8 +6,8 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from onsphere import InvalidInputError
-from onsphere.baselines.bayesian import BayesianLinear, BayesianMLP, BayesianNetwork
 from onsphere.torch import TorchRegressor
+from reproduction.baselines.bayesian import BayesianLinear, BayesianMLP, BayesianNetwork
 
 torch.set_num_threads(1)
 

@@ -1,29 +1,22 @@
-"""Two scores that were made for text classification: NUQ and HUQ. Both run on any features."""
+"""NUQ: a kernel estimate of class probabilities around each row. Made for text classification; runs on any features."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
-from sklearn.base import clone
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere._internal.validation import Floats, check_number, parameter_error
+from onsphere._internal.validation import Floats, check_number
 from onsphere.baselines.detector import Detector, Indices
-from onsphere.baselines.distance import Mahalanobis
-from onsphere.baselines.softmax import MSP
 from onsphere.errors import InvalidInputError
 
-__all__ = ["HUQ", "NUQ", "huq", "nuq"]
+__all__ = ["NUQ", "nuq"]
 
 # The rule for the bandwidth looks at no more rows than these, spread evenly over the training rows.
 _ROWS_FOR_BANDWIDTH = 2000
-
-
-# --- NUQ ---
 
 
 def nuq(
@@ -160,144 +153,3 @@ class NUQ(Detector):
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return np.logaddexp(*self._parts(features))
-
-
-# --- HUQ ---
-
-
-def huq(
-    epistemic: Floats,
-    aleatoric: Floats,
-    train_epistemic: Floats,
-    train_aleatoric: Floats,
-    *,
-    delta_min: float = 0.1,
-    delta_max: float = 0.9,
-    alpha: float = 0.1,
-) -> Floats:
-    """Two uncertainties in one ranking, shape (n,), with values in [0, 1].
-
-    A rank is the share of training rows below, ties counted by half. Rows of an epistemic rank up to `delta_min` are
-    known: among themselves they are ranked by ambiguity, as shares of all training rows, and those of an ambiguity
-    rank above `delta_max` by that rank. All others get (1 − α) times their epistemic and α times their ambiguity rank.
-
-    Parameters
-    ----------
-    epistemic, aleatoric : arrays of shape (n,)
-    train_epistemic, train_aleatoric : arrays of shape (m,)
-        The same scores of the training rows.
-    delta_min, delta_max, alpha : floats in [0, 1]
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> train = np.arange(10.0)
-    >>> huq(np.array([9.5, 0.0]), np.array([0.0, 9.5]), train, train, delta_min=0.5, alpha=0.2).round(3)
-    array([0.81, 1.  ])
-    """
-    for name, value in (("delta_min", delta_min), ("delta_max", delta_max), ("alpha", alpha)):
-        check_number("huq", name, value, above=0.0, below=1.0, closed="both")
-    strange, ambiguous = _rank(epistemic, train_epistemic), _rank(aleatoric, train_aleatoric)
-    is_known = strange <= delta_min
-    among_known = train_aleatoric[_rank(train_epistemic, train_epistemic) <= delta_min]
-    rank_among_known = _rank(aleatoric, among_known) * len(among_known) / len(train_aleatoric)
-    mixed = (1.0 - alpha) * strange + alpha * ambiguous
-    return np.where(is_known, np.where(ambiguous > delta_max, ambiguous, rank_among_known), mixed)
-
-
-def _rank(values: Floats, among: Floats) -> Floats:
-    ordered = np.sort(among)
-    below = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
-    return below / (2.0 * max(len(ordered), 1))
-
-
-class HUQ(Detector):
-    """Hybrid uncertainty: strange rows ranked by strangeness, ordinary rows by ambiguity.
-
-    A score of distance cannot see that an ordinary row lies between two classes, and one of probabilities cannot see
-    that a row is strange. Each is used where it is good, and brought to one scale by ranks.
-
-    Vazhentsev, Kuzmin, Tsvigun, Panchenko, Panov, Burtsev and Shelmanov, "Hybrid Uncertainty Quantification for
-    Selective Text Classification in Ambiguous Tasks", ACL 2023. There ranks are taken among the rows to be judged and
-    the three numbers are searched on labelled rows; here ranks are among the training rows, so that a row's score
-    does not depend on its company, and the numbers are given.
-
-    Cost: those of both detectors, and a sorted list of the training rows' scores. Fails where training rows look far
-    more certain than new ones: most new rows then share the highest ranks.
-
-    Parameters
-    ----------
-    epistemic : Detector, optional
-        Of strangeness; by default `Mahalanobis()`. `KNN()` is one of density.
-    aleatoric : Detector, optional
-        Of ambiguity; by default `MSP()`. `Entropy()` is another.
-    delta_min : float in [0, 1], default 0.1
-        Rows up to this rank of strangeness are known.
-    delta_max : float in [0, 1], default 0.9
-        Known rows above this rank of ambiguity keep it.
-    alpha : float in [0, 1], default 0.1
-        Weight of ambiguity in all other rows.
-
-    Attributes
-    ----------
-    epistemic_, aleatoric_ : Detector
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> labels = np.arange(200) % 2
-    >>> features = rng.normal(size=(200, 2)) + 5.0 * np.eye(2)[labels]
-    >>> detector = HUQ(delta_min=0.5).fit(features, features, labels)
-    >>> rows = [[5.0, 99.0], [5.0, 0.0]]
-    >>> strange, ordinary = detector.score(rows, rows)
-    >>> bool(strange > ordinary)
-    True
-    """
-
-    epistemic_: Detector
-    aleatoric_: Detector
-
-    def __init__(
-        self,
-        epistemic: Detector | None = None,
-        aleatoric: Detector | None = None,
-        *,
-        delta_min: float = 0.1,
-        delta_max: float = 0.9,
-        alpha: float = 0.1,
-    ) -> None:
-        self.epistemic = epistemic
-        self.aleatoric = aleatoric
-        self.delta_min = delta_min
-        self.delta_max = delta_max
-        self.alpha = alpha
-
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
-        for name in ("delta_min", "delta_max", "alpha"):
-            check_number(self, name, getattr(self, name), above=0.0, below=1.0, closed="both")
-        self.epistemic_ = self._part("epistemic", Mahalanobis())
-        self.aleatoric_ = self._part("aleatoric", MSP())
-        self._train = [
-            part.fit(features, logits, label_index).score(features, logits)
-            for part in (self.epistemic_, self.aleatoric_)
-        ]
-
-    def _part(self, name: str, default: Detector) -> Detector:
-        given = getattr(self, name)
-        if given is None:
-            return default
-        if not isinstance(given, Detector):
-            raise parameter_error(self, name, "a Detector, for example KNN(), or None", given)
-        fresh: Any = clone(given)
-        return fresh
-
-    def _score(self, features: Floats, logits: Floats) -> Floats:
-        return huq(
-            self.epistemic_.score(features, logits),
-            self.aleatoric_.score(features, logits),
-            *self._train,
-            delta_min=self.delta_min,
-            delta_max=self.delta_max,
-            alpha=self.alpha,
-        )

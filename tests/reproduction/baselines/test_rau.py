@@ -9,8 +9,8 @@ from scipy.special import log_softmax
 from sklearn.datasets import load_digits
 
 from onsphere import InvalidInputError, InvalidTypeError, NotFittedError
-from onsphere.baselines import RAU, rau_loss
-from onsphere.baselines.rau import label_vectors, spherical_logits
+from reproduction.baselines import RAU, rau_loss
+from reproduction.baselines.rau import label_vectors, spherical_logits
 
 
 @pytest.fixture(scope="module")

@@ -199,7 +199,7 @@ class BayesianNetwork(NetworkRegressor):
     Examples
     --------
     >>> import numpy as np
-    >>> from onsphere.baselines.bayesian import BayesianNetwork
+    >>> from reproduction.baselines import BayesianNetwork
     >>> from onsphere.torch import TorchRegressor
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> network = TorchRegressor(hidden_sizes=(20,), max_epochs=5)

@@ -1,0 +1,103 @@
+"""What NUQ, HUQ and RAU share with all detectors, and what their theory says stays the same."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy.stats import ortho_group
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+
+from onsphere import InvalidInputError, compare
+from onsphere.baselines import KNN, Entropy
+from reproduction.baselines import HUQ, NUQ, RAU
+
+ALL = [NUQ(), HUQ(KNN(k=10), Entropy()), RAU(n_steps=20, random_state=0)]
+
+
+def name_detector(detector):
+    return type(detector).__name__
+
+
+def parametrize(*kinds):
+    return pytest.mark.parametrize("detector", [each for each in ALL if isinstance(each, kinds)], ids=name_detector)
+
+
+@parametrize(NUQ, HUQ, RAU)
+def test_a_score_is_finite_and_does_not_depend_on_other_rows(detector, train, rows):
+    model = clone(detector).fit(*train)
+    scores = model.score(*rows[:2])
+    assert scores.shape == (40,)
+    assert np.isfinite(scores).all()
+    assert len(np.unique(scores)) > 10
+    np.testing.assert_allclose(model.score(rows[0][:1], rows[1][:1]), scores[:1], rtol=1e-7, atol=1e-9)
+    np.testing.assert_array_equal(clone(model).fit(*train).score(*rows[:2]), scores)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).score(*rows[:2]), scores)
+
+
+@parametrize(NUQ, HUQ, RAU)
+@pytest.mark.parametrize("size", [1e6, 1e-6, 1e150])
+def test_training_rows_of_extreme_size(detector, train, rows, size):
+    model = clone(detector).fit(size * train[0], size * train[1], train[2])
+    assert np.isfinite(model.score(size * rows[0], size * rows[1])).all()
+
+
+def test_all_detectors_compare():
+    X, y = load_iris(return_X_y=True)
+    result = compare({name_detector(each): each for each in ALL}, X, y, X_shifted={"scaled": 5 * X})
+    assert result.failures == {}
+
+
+def move(detector, train, rows, change):
+    return clone(detector).fit(change(train[0]), *train[1:]).score(change(rows[0]), rows[1])
+
+
+@parametrize(NUQ, RAU)
+def test_unit_and_origin_of_the_features_change_nothing(detector, train, rows):
+    expected = move(detector, train, rows, lambda X: X)
+    moved = move(detector, train, rows, lambda X: 1e3 * X + np.arange(7.0))
+    np.testing.assert_allclose(moved, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_nuq_does_not_change_when_the_features_are_turned(train, rows):
+    rotation = ortho_group.rvs(7, random_state=3)
+    expected = move(NUQ(), train, rows, lambda X: X)
+    np.testing.assert_allclose(move(NUQ(), train, rows, lambda X: X @ rotation), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_rau_does_not_depend_on_the_unit_of_any_feature(train, rows):
+    units = 10.0 ** np.arange(-3, 4)
+    expected = move(ALL[2], train, rows, lambda X: X)
+    np.testing.assert_allclose(move(ALL[2], train, rows, lambda X: X * units), expected, rtol=1e-6)
+
+
+@parametrize(NUQ, RAU)
+def test_scores_of_features_do_not_look_at_logits(detector, train, rows):
+    model = clone(detector).fit(*train)
+    np.testing.assert_array_equal(model.score(rows[0], rows[1] * 0), model.score(*rows[:2]))
+
+
+@parametrize(NUQ, HUQ)
+def test_a_row_far_from_the_data_is_trusted_less(detector, train):
+    model = clone(detector).fit(*train)
+    far = train[0][:20] + 50.0 * np.array([0, 0, 0, 0, 1, -1, 1])
+    assert model.score(far, train[1][:20]).min() > np.median(model.score(*train[:2]))
+
+
+@pytest.mark.parametrize(
+    ("detector", "message"),
+    [
+        (NUQ(n_neighbors=0), "'n_neighbors' parameter of NUQ"),
+        (NUQ(n_neighbors=300), "more rows than n_neighbors=300. Got 300"),
+        (NUQ(bandwidth=0.0), "'bandwidth' parameter of NUQ"),
+        (NUQ(prior_weight=0.0), "'prior_weight' parameter of NUQ"),
+        (HUQ(delta_min=1.5), r"'delta_min' parameter of HUQ must be a float in \[0, 1\]"),
+        (HUQ(delta_max=-0.5), "'delta_max' parameter of HUQ"),
+        (HUQ(alpha="a"), "'alpha' parameter of HUQ"),
+        (HUQ("knn"), r"'epistemic' parameter of HUQ must be a Detector, for example KNN\(\), or None. Got 'knn'"),
+        (HUQ(None, KNN), "'aleatoric' parameter of HUQ must be a Detector"),
+    ],
+)
+def test_parameters_that_cannot_be_used(detector, train, message):
+    with pytest.raises(InvalidInputError, match=message):
+        detector.fit(*train)

@@ -1,0 +1,73 @@
+"""HUQ against its paper's formula, written out once more with loops."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import rankdata
+
+from onsphere import InvalidInputError
+from onsphere.baselines import KNN, MSP, Entropy, Mahalanobis
+from reproduction.baselines import HUQ, huq
+
+SCORES = arrays(float, 25, elements=st.floats(0, 1).map(lambda value: round(value, 2)))
+SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+
+
+@given(SCORES, SCORES, SCORES, SCORES, SHARES, SHARES, SHARES)
+def test_huq_is_the_formula_of_its_paper(
+    epistemic, aleatoric, train_epistemic, train_aleatoric, delta_min, delta_max, alpha
+):
+    def rank(value, among):
+        return sum(other < value for other in among) + sum(other == value for other in among) / 2
+
+    n = len(train_epistemic)
+    known = [
+        a for e, a in zip(train_epistemic, train_aleatoric, strict=True) if rank(e, train_epistemic) / n <= delta_min
+    ]
+    expected = []
+    for e, a in zip(epistemic, aleatoric, strict=True):
+        strange, ambiguous = rank(e, train_epistemic) / n, rank(a, train_aleatoric) / n
+        if strange > delta_min:
+            expected.append((1 - alpha) * strange + alpha * ambiguous)
+        elif ambiguous > delta_max:
+            expected.append(ambiguous)
+        else:
+            expected.append(rank(a, known) / n)
+    scores = huq(
+        epistemic, aleatoric, train_epistemic, train_aleatoric, delta_min=delta_min, delta_max=delta_max, alpha=alpha
+    )
+    np.testing.assert_allclose(scores, expected, atol=1e-12)
+    assert scores.min() >= 0.0
+    assert scores.max() <= 1.0
+
+
+def test_huq_orders_the_training_rows_themselves_as_the_paper_does():
+    """There, ranks are those of the rows that are judged."""
+    rng = np.random.default_rng(0)
+    epistemic, aleatoric = rng.random(100), rng.random(100)
+    rank_e, rank_a = rankdata(epistemic), rankdata(aleatoric)
+    expected = 0.8 * rank_e + 0.2 * rank_a
+    known = rank_e <= 30
+    expected[known] = rankdata(aleatoric[known])
+    expected[known & (rank_a > 70)] = rank_a[known & (rank_a > 70)]
+    # Ranks here count a row itself by half, so both ends of a threshold lie half a row lower.
+    ours = huq(epistemic, aleatoric, epistemic, aleatoric, delta_min=0.3, delta_max=0.7, alpha=0.2)
+    np.testing.assert_allclose(100 * ours, expected - 0.5, atol=1e-9)
+
+
+def test_huq_of_detectors(train, rows):
+    parts = [KNN(k=5), Entropy()]
+    train_scores = [part.fit(*train).score(*train[:2]) for part in parts]
+    expected = huq(*(part.score(*rows[:2]) for part in parts), *train_scores, delta_min=0.4, alpha=0.3)
+    hybrid = HUQ(KNN(k=5), Entropy(), delta_min=0.4, alpha=0.3)
+    np.testing.assert_allclose(hybrid.fit(*train).score(*rows[:2]), expected, atol=1e-12)
+    default = [Mahalanobis().fit(*train), MSP().fit(*train)]
+    expected = huq(*(part.score(*rows[:2]) for part in default), *(part.score(*train[:2]) for part in default))
+    np.testing.assert_allclose(HUQ().fit(*train).score(*rows[:2]), expected, atol=1e-12)
+
+
+def test_the_function_checks_its_shares():
+    with pytest.raises(InvalidInputError, match="'alpha' parameter of huq"):
+        huq(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), alpha=2.0)

@@ -1,0 +1,65 @@
+"""NUQ against its paper's formula, written out once more with loops, and small cases worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from onsphere import InvalidInputError
+from reproduction.baselines import NUQ, nuq
+
+
+@pytest.mark.parametrize(("bandwidth", "prior_weight"), [(1.0, 1.0), (2.0, 0.1), (None, 5.0)])
+def test_nuq_is_the_formula_of_its_paper(train, rows, bandwidth, prior_weight):
+    features, _, labels = train
+    detector = NUQ(n_neighbors=15, bandwidth=bandwidth, prior_weight=prior_weight).fit(*train)
+    # The rule: each row's distance to its fifteenth neighbour, itself not counted.
+    usual = np.median([sorted(math.dist(row, other) for other in features)[15] for row in features])
+    h = bandwidth or usual
+    assert detector.bandwidth_ == pytest.approx(h, rel=1e-6)
+    share = [np.mean(labels == index) for index in range(4)]
+    square_integral = quad(lambda z: (math.exp(-z * z / 2) / math.sqrt(2 * math.pi)) ** 2, -20, 20)[0] ** 7
+    height = (2 * math.pi) ** (-7 / 2)
+    expected = []
+    for row in rows[0]:
+        nearest = sorted(range(len(features)), key=lambda index: math.dist(row, features[index]))[:15]
+        kernel = {index: height * math.exp(-((math.dist(row, features[index]) / h) ** 2) / 2) for index in nearest}
+        mass = [
+            sum(kernel[index] for index in nearest if labels[index] == each) + prior_weight * height * share[each]
+            for each in range(4)
+        ]
+        eta = [value / sum(mass) for value in mass]
+        density = sum(kernel.values()) / (len(features) * h**7)
+        variance = max(p * (1 - p) for p in eta) * square_integral / (len(features) * h**7 * density)
+        expected.append((1 - max(eta), 2 * math.sqrt(2 / math.pi) * math.sqrt(variance)))
+    np.testing.assert_allclose(np.exp(detector.score_parts(*rows[:2])).T, expected, rtol=1e-6)
+    np.testing.assert_allclose(detector.score(*rows[:2]), np.log(np.sum(expected, axis=1)), rtol=1e-6, atol=1e-9)
+
+
+def test_nuq_grows_far_from_the_data_where_every_kernel_is_zero():
+    labels, frequencies = np.zeros((5, 2), dtype=int), np.array([0.25, 0.75])
+    far = -(10.0 ** np.array([[0, 0], [3, 3], [6, 6], [9, 9], [12, 12]]))
+    aleatoric, epistemic = nuq(far, labels, frequencies, 3)
+    assert np.isfinite(epistemic).all()
+    assert (np.diff(epistemic) > 0).all()
+    np.testing.assert_allclose(np.exp(aleatoric[1:]), 0.25)  # the prior
+    np.testing.assert_allclose(np.diff(epistemic[2:]), 0.5 * np.diff(-far[2:, 0]), rtol=1e-3)
+
+
+def test_nuq_of_rows_that_coincide():
+    features = np.zeros((30, 2))
+    detector = NUQ(n_neighbors=10).fit(features, features, np.arange(30) % 2)
+    assert detector.bandwidth_ == 1.0
+    assert detector.score([[0.0, 0.0]], [[0.0, 0.0]]) < detector.score([[9.0, 0.0]], [[0.0, 0.0]])
+
+
+def test_the_bandwidth_of_many_rows_comes_from_some_of_them(make_rows):
+    features, logits, labels = make_rows(4100, seed=2)
+    some = [np.sort(np.linalg.norm(features - row, axis=1))[5] for row in features[::3]]
+    assert NUQ(n_neighbors=5).fit(features, logits, labels).bandwidth_ == pytest.approx(np.median(some), rel=1e-6)
+
+
+def test_parts_that_overflow_are_an_error(train):
+    with pytest.raises(InvalidInputError, match="NUQ can square and add up"):
+        NUQ().fit(*train).score_parts(np.full((1, 7), 1e200), np.ones((1, 4)))
