@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from onsphere import AcceptShare, HCMClassifier, HCMRegressor, InvalidInputError
-from onsphere.drift import DriftMonitor, reference_of
+from onsphere.drift import DriftMonitor, make_reference
 from onsphere.export import export_onnx, metadata, open_graph
 from onsphere.export.sample_rows import drawn_rows
 from onsphere.table import fit_table
@@ -195,7 +195,7 @@ ORDINARY = pd.DataFrame(
         "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 1000, 300), "D"),
     }
 )
-SUMMARY = {"reference": reference_of(ORDINARY, n_kept=101)}
+SUMMARY = {"reference": make_reference(ORDINARY, n_kept=101)}
 
 
 def test_drawn_rows_look_like_those_of_the_summary_one_column_at_a_time():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from onsphere.drift import DriftMonitor
+from onsphere import DriftMonitor
 from onsphere.drift.martingale import Evidence
 
 pytestmark = pytest.mark.long

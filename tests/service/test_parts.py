@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, load
 from onsphere.assessment import Assessment
-from onsphere.drift.moved_columns import Window
+from onsphere.drift import make_reference
 from onsphere.export import export_onnx
 from onsphere.service import Settings, serve
 from onsphere.service.batches import _is_packed, rows_of_arrow, rows_of_csv
@@ -550,7 +550,7 @@ def test_ordinary_rows_give_no_hints(facts, given):
 def test_an_array_has_hints_by_the_number_of_its_columns(models):
     plain = load_engine(models["array"]).facts
     X = np.random.default_rng(0).normal(size=(300, 2))
-    watched = replace(plain, reference=Window.of(200, X).reference)
+    watched = replace(plain, reference=make_reference(X))
     rows = json.dumps({"rows": (X[:100] + np.array([0.0, 3.0])).tolist()}).encode()
     (hint,) = hints_of(watched, [rows_of_json(rows, watched, max_rows=200)])
     assert hint.startswith("1: mean +3")

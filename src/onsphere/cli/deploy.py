@@ -101,7 +101,7 @@ def monitor(
                 update = watch.observe(plain_features(frame, features), result)
             evidence += update.log_capital.tolist()
             progress(f"{watch.n_seen:,} rows")
-    hints = [] if ordinary is None else [hint for hint in watch.hints() if hint.moved][:5]
+    hints = [] if ordinary is None else [hint for hint in watch.compare_columns() if hint.moved][:5]
     if plot is not None:
         _draw(plot, evidence, watch)
     if as_json:

@@ -1,7 +1,7 @@
-"""A drift alarm without labels: `DriftMonitor` watches the uncertainty of new rows, and says which columns moved."""
+"""A drift alarm without labels: `DriftMonitor` watches the uncertainty of new rows, and compares their columns."""
 
+from onsphere.drift.column_changes import ColumnChange
 from onsphere.drift.monitor import DriftMonitor, DriftUpdate
-from onsphere.drift.moved_columns import Hint
-from onsphere.drift.reference import reference_of
+from onsphere.drift.reference import make_reference
 
-__all__ = ["DriftMonitor", "DriftUpdate", "Hint", "reference_of"]
+__all__ = ["ColumnChange", "DriftMonitor", "DriftUpdate", "make_reference"]

@@ -1,4 +1,4 @@
-"""The alarm: what a user holds in hand, over ranks, evidence and hints."""
+"""The drift alarm itself, on top of ranks, evidence and column changes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from onsphere._internal.validation import (
     check_same_length,
     check_unmasked,
     make_random_state,
+    restore_on_error,
     wrap_errors,
 )
 from onsphere.assessment import Assessment
+from onsphere.calibration import Calibration
+from onsphere.drift.column_changes import ColumnChange, Window
 from onsphere.drift.martingale import Evidence
-from onsphere.drift.moved_columns import Hint, Window
 from onsphere.drift.ranks import Ranks
-from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError
+from onsphere.errors import InvalidInputError, InvalidTypeError
 
 __all__ = ["DriftMonitor", "DriftUpdate"]
 
@@ -31,18 +33,18 @@ _FORMAT = "onsphere drift monitor 1"
 
 @dataclass(frozen=True, eq=False)
 class DriftUpdate:
-    """What the monitor makes of some rows.
+    """The evidence in some rows.
 
     Attributes
     ----------
     p_values : array of shape (n,)
-        Of the uncertainty: independent and uniform on (0, 1) without drift, and small where it is high.
+        One for each uncertainty: small where it is high; without drift independent and uniform on (0, 1).
     log_capital : array of shape (n,)
-        After each row, the natural logarithm of the capital of the game against "nothing changed".
+        The natural logarithm of the capital, after each row, of the game against "nothing changed".
     alarm : bool
         Whether the capital has reached 1/alpha by the last of these rows, now or earlier.
     anchor_p_values : array of shape (n,) or None
-        Of the anchor residual, where it is watched as well.
+        One for each anchor residual, if the monitor watches it.
     """
 
     p_values: Floats
@@ -52,50 +54,49 @@ class DriftUpdate:
 
 
 class DriftMonitor:
-    """An alarm for rows that are no longer like those of the calibration, without labels.
+    """An alarm, without labels, for rows that are no longer like those of the calibration.
 
-    Promises: if the calibration rows and all rows of the stream are exchangeable, the alarm is ever raised with a
-    probability of at most alpha, however long the stream and however often one looks. This holds exactly, whatever the
-    model and the distribution of its scores, on average over calibration sets. It is not promised for the one
-    calibration set at hand, nor for several runs together: `reset` takes up the same set again, and one that gave a
-    false alarm may give another. The scores must be those of rows that were not trained on; after calibration="cv" they
-    stem from other models, and the promise is only an approximate one. Rows that depend on each other, as in a slow
-    time series, are not exchangeable and may raise the alarm by that alone.
+    If the calibration rows and all rows of the stream are exchangeable, the alarm is ever raised with a probability of
+    at most alpha, however long the stream and however often one looks. This holds exactly, whatever the model and the
+    distribution of its scores, on average over calibration sets; it is not promised for one particular calibration
+    set, nor for several runs together: `reset` starts with the same set, and one that gave a false alarm may give
+    another. The scores must come from rows that were not trained on; after calibration="cv" they come from other
+    models, and the promise is only approximate. Rows that depend on each other, as in a slow time series, are not
+    exchangeable and may raise the alarm for that reason alone. Drift that does not change the distribution of the
+    scores cannot be found.
 
-    Does not promise that every drift is found: one that leaves the distribution of the scores as it is cannot be.
-
-    The rank of each new score among all before it, of calibration and stream, gives a p-value: see
-    `onsphere.drift.ranks`. Six players bet that p-values are small and one that they are large, and the alarm is
-    raised when their capital reaches 1/alpha: see `onsphere.drift.martingale`. The bag in which scores are ranked takes
-    up the stream and so, slowly, its drift: a small drift soon after a small calibration may be taken for normal before
-    it is found, while after a long quiet stream the bag is large and hardly changes.
+    The rank of each new score among all earlier ones, of calibration and stream, gives a p-value: see
+    `onsphere.drift.ranks`. Seven players bet on these, and the alarm is raised when their capital reaches 1/alpha: see
+    `onsphere.drift.martingale`. Since the stream is ranked too, the monitor slowly gets used to drift: a small drift
+    soon after a small calibration may count as normal before it is found, while after a long quiet stream new scores
+    hardly change the ranks.
 
     With `anchor_residuals` a second game is played on the anchor residual, and the alarm is raised when the capital of
-    one of the two reaches 2/alpha. (Not their mean: each game is fair to those who see the ranks of its own score, but
-    not always to those who see both.)
+    either reaches 2/alpha. (Not their mean: each game is fair given the ranks of its own score, but not always given
+    those of both.)
 
     Parameters
     ----------
     calibration : a calibrated model, a Calibration, or scores of shape (n,)
-        What new scores are compared with; at least one, but the time to an alarm is short only from some hundred on.
+        What new scores are compared with; one is enough, but a quick alarm needs some hundreds.
     alpha : float in (0, 1), default 0.01
-        How probable a false alarm may be, over all time.
+        The largest probability of a false alarm, over all time.
     anchor_residuals : array of shape (m,), optional
-        `anchor_residual` of the assessment of the calibration rows, to watch it as well.
+        `anchor_residual` of the assessment of the calibration rows, to watch it too.
     reference : array or DataFrame of shape (m, p), or dict, optional
-        Features that new ones are compared with in `hints`, for instance those of the calibration rows; or what was
-        kept of them: `reference_of(X)`, which is what a model file of `onsphere fit` has under "reference".
+        Features for `compare_columns`, for instance those of the calibration rows; or what `make_reference` returned
+        for them, which a model file of `onsphere fit` has under "reference".
     window : int, default 200
         How many of the last rows are compared with the reference.
     random_state : int, RandomState or None, default 0
-        Decides between equal scores and draws the p-values within the gaps of the calibration scores.
+        Breaks ties between equal scores and draws the p-values within the gaps between calibration scores.
 
     Attributes
     ----------
     alarm : bool
         Whether the alarm was raised; it stays until `reset`.
     alarmed_at : int or None
-        The number of the row at which it was raised; the first row is 1.
+        The number of the row that raised it; the first row is 1.
     n_seen : int
         How many rows were seen.
     log_capital : float
@@ -126,14 +127,15 @@ class DriftMonitor:
         check_number(self, "alpha", alpha, above=0, below=1)
         check_number(self, "window", window, above=1, closed="left", whole=True)
         rng = make_random_state(self, random_state)
-        scores = {"calibration": _calibration_scores(calibration)}
+        scores = {"calibration": _find_scores(calibration)}
         if anchor_residuals is not None:
             scores["anchor_residuals"] = anchor_residuals
         self.alpha = float(alpha)
         self._games = [
-            Evidence(Ranks.of(_checked_scores(name, values, finite=True), rng)) for name, values in scores.items()
+            Evidence(Ranks.from_scores(_check_scores(name, values, finite=True), rng))
+            for name, values in scores.items()
         ]
-        self._window = None if reference is None else Window.of(int(window), reference)
+        self._window = None if reference is None else Window(int(window), reference)
         self.alarmed_at: int | None = None
 
     @property
@@ -149,54 +151,62 @@ class DriftMonitor:
         return max(game.log_capital for game in self._games) - math.log(len(self._games))
 
     def update(self, uncertainty: ArrayLike, *, anchor_residual: ArrayLike | None = None) -> DriftUpdate:
-        """Take up the next rows, in order; in one array or one by one, the result is the same.
+        """Add the next rows, in order; in one array or one by one, the result is the same.
 
         Parameters
         ----------
         uncertainty : a number, or an array of shape (n,)
-            Of the model that was calibrated; infinity is allowed.
+            From the model that was calibrated; infinity is allowed.
         anchor_residual : like uncertainty
-            Needed where the monitor was given `anchor_residuals`.
-
-        Returns
-        -------
-        DriftUpdate
+            Needed if the monitor was given `anchor_residuals`.
         """
-        return self._update(self._checked(uncertainty, anchor_residual))
+        watched = len(self._games) > 1
+        if watched != (anchor_residual is not None):
+            raise InvalidInputError(
+                "Expected an anchor_residual for every row, because the monitor watches it. Got none. Pass "
+                "assessment.anchor_residual, which only models with a Lift embedding have."
+                if watched
+                else "Expected no anchor_residual, because the monitor does not watch it. Got one. Leave it out, or "
+                "give the monitor those of the calibration rows: anchor_residuals=."
+            )
+        scores = [_check_scores("uncertainty", uncertainty)]
+        if watched:
+            scores.append(_check_scores("anchor_residual", anchor_residual))
+            check_same_length(*scores)
+        played = [game.update(values) for game, values in zip(self._games, scores, strict=True)]
+        log_capital = np.max([capital for _, capital in played], axis=0) - math.log(len(played))
+        reached = log_capital >= -math.log(self.alpha)
+        if self.alarmed_at is None and reached.any():
+            self.alarmed_at = self.n_seen - len(reached) + int(reached.argmax()) + 1
+        return DriftUpdate(played[0][0], log_capital, self.alarm, played[1][0] if watched else None)
 
     def observe(self, X: Any, assessment: Assessment) -> DriftUpdate:
-        """Take up the next rows with their features, so that `hints` can be asked for; needs `reference`.
+        """Add the next rows with their features, for `compare_columns`; needs `reference`.
 
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
             With the columns of the reference.
         assessment : Assessment
-            What the model said about these rows: `model.assess(X)`.
-
-        Returns
-        -------
-        DriftUpdate
+            `model.assess(X)`.
         """
-        window = self._needed_window("observe")
-        if not hasattr(assessment, "uncertainty"):
+        window = self._require_window("observe")
+        if not isinstance(assessment, Assessment):  # type: ignore[reportUnnecessaryIsInstance]
             raise InvalidTypeError(
                 f"observe needs an Assessment. Got {type(assessment).__name__}. Pass model.assess(X), or call "
                 "update(uncertainty)."
             )
         residual = assessment.anchor_residual if len(self._games) > 1 else None
-        scores = self._checked(assessment.uncertainty, residual)
-        check_same_length(X, scores[0])
-        rows = window.checked(X)
-        update = self._update(scores)
-        window.add(rows)
-        return update
+        with restore_on_error(window):
+            window.add(X)
+            check_same_length(X, assessment.uncertainty)
+            return self.update(assessment.uncertainty, anchor_residual=residual)
 
-    def hints(self) -> list[Hint]:
-        """Which columns moved, the most first: the last `window` rows that were observed against the reference.
+    def compare_columns(self) -> list[ColumnChange]:
+        """Compare the last `window` rows that were observed with the reference; the column that moved most is first.
 
-        They are no more than hints: a column may move without harm, and rows may become strange by a combination of
-        columns none of which moved.
+        These are only hints: a column may move without harm, and rows may become unusual by a combination of columns
+        that each did not move.
 
         Examples
         --------
@@ -205,15 +215,15 @@ class DriftMonitor:
         >>> X, scores = rng.normal(size=(300, 2)), rng.uniform(size=300)
         >>> monitor = DriftMonitor(scores, reference=X)
         >>> update = monitor.observe(X[:100] + [0.0, 3.0], Assessment(value=scores[:100], uncertainty=scores[:100]))
-        >>> [hint.column for hint in monitor.hints()]
+        >>> [change.column for change in monitor.compare_columns()]
         ['1', '0']
-        >>> print(monitor.hints()[0])
+        >>> print(monitor.compare_columns()[0])
         1: mean +3.10 standard deviations, spread ×0.96, distance 92%
         """
-        return self._needed_window("hints").hints()
+        return self._require_window("compare_columns").compare()
 
     def reset(self) -> None:
-        """Start again, as if no row had been seen. After a drift that is there to stay, calibrate anew instead."""
+        """Start again, as if no row had been seen. After a lasting drift, calibrate the model again instead."""
         for game in self._games:
             game.reset()
         if self._window is not None:
@@ -221,7 +231,7 @@ class DriftMonitor:
         self.alarmed_at = None
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on later, as plain values that JSON can hold; its size does not grow."""
+        """Return all that is needed to continue later, as plain values that JSON can hold; its size does not grow."""
         return {
             "format": _FORMAT,
             "alpha": self.alpha,
@@ -232,7 +242,7 @@ class DriftMonitor:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """A monitor that goes on where `state` was taken.
+        """Make a monitor that continues where `state` was called.
 
         Examples
         --------
@@ -257,56 +267,24 @@ class DriftMonitor:
             ) from error
         return monitor
 
-    def _checked(self, uncertainty: Any, anchor_residual: Any) -> list[Floats]:
-        """The scores of each game."""
-        watched = len(self._games) > 1
-        if watched != (anchor_residual is not None):
-            raise InvalidInputError(
-                "Expected an anchor_residual for every row, because the monitor watches it. Got none. Pass "
-                "assessment.anchor_residual, which only models with a Lift embedding have."
-                if watched
-                else "Expected no anchor_residual, because the monitor does not watch it. Got one. Leave it out, or "
-                "give the monitor those of the calibration rows: anchor_residuals=."
-            )
-        scores = [_checked_scores("uncertainty", uncertainty)]
-        if watched:
-            scores.append(_checked_scores("anchor_residual", anchor_residual))
-            check_same_length(*scores)
-        return scores
-
-    def _update(self, scores: list[Floats]) -> DriftUpdate:
-        played = [game.update(values) for game, values in zip(self._games, scores, strict=True)]
-        log_capital = np.max([capital for _, capital in played], axis=0) - math.log(len(played))
-        reached = log_capital >= -math.log(self.alpha)
-        if self.alarmed_at is None and reached.any():
-            self.alarmed_at = self.n_seen - len(reached) + int(reached.argmax()) + 1
-        return DriftUpdate(played[0][0], log_capital, self.alarm, played[1][0] if len(played) > 1 else None)
-
-    def _needed_window(self, what: str) -> Window:
+    def _require_window(self, what: str) -> Window:
         if self._window is None:
             raise InvalidInputError(
                 f"{what} needs features to compare with. Got a DriftMonitor without. Pass reference=X_calibration to "
-                "DriftMonitor, or call update(assessment.uncertainty), which gives no hints."
+                "DriftMonitor, or call update(assessment.uncertainty), which compares no columns."
             )
         return self._window
 
 
-def _calibration_scores(source: Any) -> Any:
-    """The uncertainties of a calibrated model, of a calibration, or the scores themselves."""
-    if hasattr(source, "_calibrated"):  # which also knows whether the model was changed since
-        return source._calibrated("DriftMonitor").uncertainty
-    if hasattr(source, "calibration_"):
-        if source.calibration_ is None:
-            raise NotCalibratedError(
-                f"DriftMonitor needs a calibrated {type(source).__name__}. Call calibrate(X, y) on rows that were not "
-                "trained on."
-            )
-        return source.calibration_.uncertainty
-    return getattr(source, "uncertainty", source)
+def _find_scores(source: Any) -> Any:
+    """Return the uncertainties of a calibrated model or of a calibration, or the scores themselves."""
+    if hasattr(source, "_calibrated"):  # a model, which also knows whether it was changed since
+        source = source._calibrated("DriftMonitor")
+    return source.uncertainty if isinstance(source, Calibration) else source
 
 
-def _checked_scores(name: str, values: Any, *, finite: bool = False) -> Floats:
-    """Scores of shape (n,), none of them NaN or minus infinity."""
+def _check_scores(name: str, values: Any, *, finite: bool = False) -> Floats:
+    """Return scores of shape (n,), none of them NaN or minus infinity."""
     check_unmasked(name, values)
     check_no_gradient(**{name: values})
     with wrap_errors(f"Expected numbers as {name}. "):

@@ -1,14 +1,14 @@
-"""The rank of each new score among all before it, as a p-value, with a memory of fixed size.
+"""The rank of each new score among all earlier ones, as a p-value, with a memory of fixed size.
 
 Sort the n calibration scores, equal ones in random order; they leave n + 1 gaps. As long as all scores are
 exchangeable, the rank of a new one among all so far is uniform and independent of how the earlier ones are ordered. So
-after N new scores, whatever they were, a gap that k of them fell into takes the next one with probability
+after N new scores, whatever they were, the next one falls into a gap that holds k of them with probability
 (k + 1) / (n + N + 1): only counts have to be kept. The p-value is drawn uniformly within the share of its gap, so
 that p-values are independent and uniform on (0, 1), exactly and for any stream, however long. Neighbouring gaps may be
-joined to a cell, whose probability is the sum.
+joined into a cell, whose probability is the sum.
 
-A p-value against the calibration scores alone would be uniform as well, but not independent of the others: all of them
-share the accident of one calibration set, and over thousands of rows a bet on that accident wins.
+A p-value against the calibration scores alone would be uniform too, but not independent of the others: all of them
+share the random errors of one calibration set, and over thousands of rows a bet on those errors wins.
 """
 
 from __future__ import annotations
@@ -22,24 +22,16 @@ from onsphere._internal.row_hashes import mix_bits
 from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
 
-__all__ = ["Ranks", "uniforms"]
+__all__ = ["Ranks", "draw_uniforms"]
 
-N_CUTS = 1000  # of more calibration scores, so many are kept as cuts between cells
+N_CUTS = 1000  # calibration scores that are kept, at most, as cuts between cells
 _CHUNK = 256  # rows that are compared with each other at a time
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
 
 
-def uniforms(key: int, index: NDArray[np.int64]) -> Floats:
-    """Random numbers in (0, 1) that depend on key and index only, so that a stored stream goes on where it stopped.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> both = uniforms(7, np.array([0, 1]))
-    >>> bool(both[1] == uniforms(7, np.array([1]))[0]), bool(both[0] == both[1])
-    (True, False)
-    """
+def draw_uniforms(key: int, index: NDArray[np.int64]) -> Floats:
+    """Draw random numbers in (0, 1) that depend only on key and index, so that a stored stream can be continued."""
     start = mix_bits(np.array([key], dtype=np.uint64) + _STEP)
     bits = mix_bits(start + (index.astype(np.uint64) + np.uint64(1)) * _STEP)
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
@@ -48,16 +40,9 @@ def uniforms(key: int, index: NDArray[np.int64]) -> Floats:
 class Ranks:
     """Counts of scores in the cells between calibration scores.
 
-    Parameters
-    ----------
-    values : array of shape (v,)
-        The different scores among the cuts, rising.
-    places : array of shape (c,)
-        Each cut as the index of its value plus a random number in (0, 1), which tells equal ones apart; rising.
-    gaps : int array of shape (c + 1,)
-        How many gaps of the calibration scores each cell holds.
-    key : int
-        Of the random numbers.
+    `values` are the different scores among the cuts, and `places` are the cuts, each as the index of its value plus a
+    random number in (0, 1) that breaks ties; both are in ascending order. `gaps` says how many gaps between calibration
+    scores each cell holds, and `key` seeds the random numbers.
     """
 
     def __init__(self, values: Floats, places: Floats, gaps: NDArray[np.int64], key: int) -> None:
@@ -65,12 +50,12 @@ class Ranks:
         self.reset()
 
     @classmethod
-    def of(cls, scores: Floats, rng: np.random.RandomState) -> Self:
-        """Of calibration scores, finite and at least one."""
+    def from_scores(cls, scores: Floats, rng: np.random.RandomState) -> Self:
+        """Start with calibration scores, at least one and all of them finite."""
         key = int(rng.randint(2**53, dtype=np.int64))
         n, tie_breakers = len(scores), rng.uniform(size=len(scores))
         order = np.lexsort((tie_breakers, scores))
-        # Where there are more than N_CUTS, the ends stay cuts: they are what tells a large shift.
+        # The smallest and the largest are always kept: a large shift falls beyond them.
         kept = np.unique(np.linspace(0, n - 1, min(n, N_CUTS)).round().astype(np.int64))
         cuts = order[kept]
         values, index = np.unique(scores[cuts], return_inverse=True)
@@ -78,15 +63,15 @@ class Ranks:
         return cls(values, index + tie_breakers[cuts], gaps, key)
 
     def reset(self) -> None:
-        """Forget all but the calibration scores."""
+        """Forget all scores except those of the calibration."""
         self.counts = np.zeros(len(self.gaps), dtype=np.int64)
 
-    def p_values(self, scores: Floats) -> Floats:
-        """Of the next scores, in order: small where a score is high."""
+    def update(self, scores: Floats) -> Floats:
+        """Count the next scores, in order, and return their p-values: small where a score is high."""
         n_before = int(self.counts.sum())
         step = np.arange(n_before, n_before + len(scores))
-        cells = self._cells(scores, uniforms(self.key, 2 * step))
-        within = uniforms(self.key, 2 * step + 1)
+        cells = self._cells(scores, draw_uniforms(self.key, 2 * step))
+        within = draw_uniforms(self.key, 2 * step + 1)
         result = np.empty(len(scores))
         for start in range(0, len(scores), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -100,7 +85,7 @@ class Ranks:
         return np.searchsorted(self.places, index + np.where(tied, tie_breakers, 0.0))
 
     def _add(self, cells: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How much lies above the cell of each new score and within it, at its turn; then count them all."""
+        """Return how much lies above the cell of each new score and within it, at its turn, and count them all."""
         mass = self.gaps + self.counts
         above = mass[::-1].cumsum()[::-1] - mass
         earlier = np.tri(len(cells), k=-1, dtype=bool)
@@ -110,13 +95,13 @@ class Ranks:
         return above[cells] + n_above, mass[cells] + n_equal
 
     def state(self) -> dict[str, Any]:
-        """Plain numbers and lists."""
+        """Return plain numbers and lists."""
         arrays = {name: getattr(self, name).tolist() for name in ("values", "places", "gaps", "counts")}
         return {**arrays, "key": self.key}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """What `state` gave."""
+        """Continue from what `state` returned."""
         values, places = (np.array(state[name], dtype=np.float64) for name in ("values", "places"))
         gaps, counts = (np.array(state[name], dtype=np.int64) for name in ("gaps", "counts"))
         if not (0 < len(values) <= len(places) and len(gaps) == len(counts) == len(places) + 1):

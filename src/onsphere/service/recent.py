@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from onsphere.drift.moved_columns import Window
+from onsphere.drift.column_changes import Window
 from onsphere.service.engine import Facts
 from onsphere.service.rows import Batch, joined_rows
 from onsphere.table.encoder import plain_features
@@ -59,7 +59,7 @@ def hints_of(facts: Facts, batches: list[Batch]) -> list[str]:
         return []
     try:
         window, rows = Window(_SIZE, facts.reference or {}), joined_rows(facts, batches)
-        window.add(window.checked(rows if facts.as_array else plain_features(rows, facts.features)))
-        return [str(hint) for hint in window.hints() if hint.moved][:_SHOWN]
+        window.add(rows if facts.as_array else plain_features(rows, facts.features))
+        return [str(hint) for hint in window.compare() if hint.moved][:_SHOWN]
     except Exception:  # whatever a file says of its columns, the alarm is shown
         return []

@@ -14,7 +14,7 @@ from sklearn.model_selection import train_test_split
 from onsphere._internal.validation import check_number, check_option
 from onsphere.calibration import rows_needed
 from onsphere.decision import AcceptShare, Rule
-from onsphere.drift import reference_of
+from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.table.backbone_choice import BACKBONES, can_choose, choose_backbone, table_model
 from onsphere.table.columns import Column, check_features, check_frame, describe_columns, listed
@@ -54,7 +54,7 @@ class TableFit:
         Of `evaluate`, on rows that were kept out.
     X_test, y_test : those rows
     reference : dict
-        What is kept of each column of the other rows: `onsphere.drift.reference_of` them.
+        What is kept of each column of the other rows, as `onsphere.drift.make_reference` returns it.
     """
 
     model: Any
@@ -205,7 +205,7 @@ def _reference(X: Any, columns: Sequence[Column]) -> dict[str, dict[str, Any]]:
     """
     plain = plain_features(X, columns)
     n_kept = max(2, min(_N_KEPT, _N_KEPT_IN_ALL // len(plain.columns)))
-    return reference_of(plain, n_kept=n_kept, n_categories=TableEncoder().max_levels)
+    return make_reference(plain, n_kept=n_kept, n_categories=TableEncoder().max_levels)
 
 
 class Prepared(NamedTuple):
