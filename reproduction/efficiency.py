@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from onsphere._internal.validation import Floats
-from onsphere.baselines import FDBD, KNN, NCI, Detector, Mahalanobis, ViM
+from onsphere.baselines import FDBD, KNN, NCI, Detector, Mahalanobis, ViM, odin
 from onsphere.baselines.draws import classes_from_draws
-from onsphere.baselines.odin import odin
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
 from onsphere.torch.attach import attach
 from onsphere.torch.networks import ResNet

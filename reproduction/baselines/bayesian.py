@@ -261,10 +261,10 @@ class BayesianNetwork(NetworkRegressor):
         network = self.estimator_
         outputs = ask_network(network, rows, n_samples=self.n_passes).unflatten(-1, (-1, 2))
         means, variances = GaussianLoss().read(outputs)
-        values = network.from_standardized(means.numpy())
+        values = network.unstandardize(means.numpy())
         if not self._noise_is_learned:
             return numbers_from_draws(values)
-        return numbers_from_draws(values, network.from_standardized(variances.sqrt().numpy(), centered=False))
+        return numbers_from_draws(values, network.unstandardize(variances.sqrt().numpy(), centered=False))
 
     def _assumed_noise(self) -> float | None:
         given: Any = self.noise

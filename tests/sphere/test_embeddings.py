@@ -152,8 +152,8 @@ def test_the_sphere_is_the_same_on_torch_and_for_maps_of_pixels(embedding, n_out
     np.testing.assert_allclose(dense.direction.detach().reshape(40, -1), flat.direction, rtol=1e-12, atol=1e-14)
     shrunk = dense._replace(direction=0.9 * dense.direction)
     np.testing.assert_allclose(
-        embedding.standardized_sigma(shrunk).detach().reshape(40, -1),
-        embedding.standardized_sigma(flat._replace(direction=0.9 * flat.direction)),
+        embedding.relative_sigma(shrunk).detach().reshape(40, -1),
+        embedding.relative_sigma(flat._replace(direction=0.9 * flat.direction)),
         rtol=1e-9,
     )
     for decoder in set(embedding.decoders) - {"mean"}:
@@ -221,4 +221,4 @@ def test_circles_do_not_make_up_for_each_other():
     direction = np.array([[1.2, 0.0, 0.75, 0.0]]) / 2**0.5
     outputs = SphericalOutput(direction, np.ones(1))
     assert abs(np.linalg.norm(direction) - 1) < 0.01
-    np.testing.assert_allclose(torus.standardized_uncertainty(outputs), [(0.2 + 0.25) / 2])
+    np.testing.assert_allclose(torus.relative_uncertainty(outputs), [(0.2 + 0.25) / 2])

@@ -73,7 +73,7 @@ def test_sigma_and_uncertainty_are_those_of_the_embedding(embedding, n_outputs):
     assert (output.magnitude > 0).all()
     arrays = onsphere.SphericalOutput(*(part.detach().numpy() for part in output))
     np.testing.assert_allclose(head.sigma(output).detach(), embedding.sigma(arrays), rtol=1e-6)
-    expected = embedding.standardized_uncertainty(arrays) * embedding.unit_
+    expected = embedding.relative_uncertainty(arrays) * embedding.unit_
     np.testing.assert_allclose(head.uncertainty(output).detach(), expected, rtol=1e-6)
 
 

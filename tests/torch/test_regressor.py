@@ -23,8 +23,7 @@ from torch import nn
 import onsphere.torch
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
 from onsphere.models.backbone import to_columns
-from onsphere.torch import HCMLoss, TorchRegressor
-from onsphere.torch.devices import checked_device
+from onsphere.torch import HCMLoss, TorchRegressor, find_device
 from onsphere.torch.training import Rows
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
@@ -215,11 +214,11 @@ def test_a_loss_may_ask_for_several_outputs_per_column():
     model = small(loss=TwoPerColumn(), max_epochs=40, learning_rate=1e-2).fit(X, y)
     outputs = model.predict_outputs(X)
     assert outputs.shape == (400, 4)
-    value = model.from_standardized(outputs.reshape(400, 2, 2).sum(axis=2))
+    value = model.unstandardize(outputs.reshape(400, 2, 2).sum(axis=2))
     assert np.sqrt(np.mean((value - y) ** 2, axis=0) / y.var(axis=0)).max() < 0.4
-    with pytest.raises(InvalidInputError, match=r"2 outputs per column.*they are no predictions. Use predict_outputs"):
+    with pytest.raises(InvalidInputError, match=r"2 outputs per column.*they are not predictions. Use predict_outputs"):
         model.predict(X)
-    with pytest.raises(InvalidInputError, match=r"of shape \(n, 4\) of 4 features"):
+    with pytest.raises(InvalidInputError, match=r"turns 4 features into a tensor of shape \(n, 4\)"):
         small(loss=TwoPerColumn(), module=nn.Linear(4, 2)).fit(X, y)
 
 
@@ -235,14 +234,14 @@ def test_columns_are_standardised_unless_told_otherwise(standardize, loss):
     scaled = standardize and loss == "squared"
     center, scale = (y.mean(axis=0), y.std(axis=0)) if scaled else (0.0, np.ones(2))
     draws = np.random.default_rng(0).normal(size=(3, 5, 2))
-    np.testing.assert_allclose(model.from_standardized(draws), draws * scale + center)
-    np.testing.assert_allclose(model.from_standardized(draws, centered=False), draws * scale)
+    np.testing.assert_allclose(model.unstandardize(draws), draws * scale + center)
+    np.testing.assert_allclose(model.unstandardize(draws, centered=False), draws * scale)
     np.testing.assert_allclose(model.predict(X), model.predict_outputs(X) * scale + center)
     seen = (X - X.mean(axis=0)) / X.std(axis=0) if standardize else X
-    np.testing.assert_allclose(model.standardized_rows(X), seen, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.standardize_rows(X), seen, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
         np.testing.assert_allclose(
-            model.net_.module_(model.standardized_rows(X)), model.predict_outputs(X), rtol=1e-5, atol=1e-5
+            model.net_.module_(model.standardize_rows(X)), model.predict_outputs(X), rtol=1e-5, atol=1e-5
         )
 
 
@@ -358,7 +357,7 @@ def test_a_draw_that_fails_leaves_the_network_as_it_was():
     model = small(module=dropping).fit(X, y)
     with pytest.raises(InvalidInputError, match="features"):
         model.predict_outputs(X[:, :2], n_samples=3)
-    with pytest.raises(RuntimeError), model.net_.one_draw(0):
+    with pytest.raises(RuntimeError), model.net_.use_one_draw(0):
         model.net_.predict(Rows(np.zeros((3, 7))))
     assert model.net_.draw_seed_ is None
     assert not any(layer.training or layer._forward_hooks for layer in model.net_.module_.modules())
@@ -421,9 +420,9 @@ def test_mixed_precision_is_close_and_answers_in_full():
 
 
 def test_the_device_is_found(monkeypatch):
-    assert str(checked_device(small(), "auto")) == "cpu"
+    assert str(find_device("auto")) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert str(checked_device(small(), "auto")) == "cuda"
+    assert str(find_device("auto")) == "cuda"
 
 
 def test_an_interrupted_training_is_no_training():
@@ -463,7 +462,7 @@ def test_an_instance_keeps_its_weights_and_is_not_trained_itself():
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Linear(4, 3), r"makes a tensor of shape \(n, 2\) of 4 features.*Got shape \(2, 3\) for n = 2"),
+        (nn.Linear(4, 3), r"turns 4 features into a tensor of shape \(n, 2\).*Got shape \(2, 3\) for n = 2"),
         (nn.Linear(5, 2), r"Got RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         (lambda n_features, n_outputs: nn.GRU(n_features, n_outputs), "Got tuple for n = 2"),
         (lambda n_features, n_outputs: "network", "must be a callable that returns a Module. Got 'network'"),
@@ -551,7 +550,7 @@ def test_one_process_under_accelerate_learns_the_same(capsys):
 
 def test_batches_are_shared_out_evenly(monkeypatch):
     three = SimpleNamespace(num_processes=3)
-    monkeypatch.setattr("onsphere.torch.regressor.accelerator_on", lambda device: three)
+    monkeypatch.setattr("onsphere.torch.regressor.make_accelerator", lambda device: three)
     with pytest.raises(InvalidInputError, match=r"must be a multiple of 3, the number of processes. Got 64"):
         small(multi_process=True).fit(*table())
 
@@ -638,7 +637,7 @@ class Steep(nn.Module):
     [
         ({"hidden_sizes": 5}, "hidden_sizes"),
         ({"hidden_sizes": (0,)}, "hidden_sizes"),
-        ({"module": lambda: nn.Linear(3, 1)}, "a callable that makes one of two numbers"),
+        ({"module": lambda: nn.Linear(3, 1)}, "a callable that makes one from two numbers"),
         ({"module": lambda n_features, n_outputs: IndexedWrongly()}, "IndexError"),
         ({"module": lambda n_features, n_outputs: nn.Linear(3, 1).requires_grad_(False)}, "weights to train"),
         ({"optimizer": "adam"}, "'optimizer' parameter"),

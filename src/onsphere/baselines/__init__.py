@@ -24,11 +24,13 @@ from onsphere.baselines.softmax import MSP, Energy, Entropy, Gini, energy, entro
 from onsphere.baselines.subspace import FDBD, NCI, ViM, fdbd, last_layer, nci, vim
 
 if TYPE_CHECKING:
+    from onsphere.baselines.draws import combine_class_draws, combine_draws
     from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
     from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
-    from onsphere.baselines.evidential import Evidential
-    from onsphere.baselines.likelihood import GaussianNLL, MixtureDensity
-    from onsphere.baselines.odin import ODIN
+    from onsphere.baselines.evidential import Evidential, EvidentialLoss
+    from onsphere.baselines.gradient import ODIN, odin
+    from onsphere.baselines.likelihood import GaussianLoss, GaussianNLL, MixtureDensity
+    from onsphere.baselines.network import NetworkRegressor
     from onsphere.baselines.softmax_network import SoftmaxNetwork
 
 __all__ = [
@@ -43,6 +45,8 @@ __all__ = [
     "EnsembleClassifier",
     "Entropy",
     "Evidential",
+    "EvidentialLoss",
+    "GaussianLoss",
     "GaussianNLL",
     "Gini",
     "LastLayer",
@@ -50,9 +54,12 @@ __all__ = [
     "MCDropoutClassifier",
     "Mahalanobis",
     "MixtureDensity",
+    "NetworkRegressor",
     "PostHoc",
     "SoftmaxNetwork",
     "ViM",
+    "combine_class_draws",
+    "combine_draws",
     "energy",
     "entropy",
     "fdbd",
@@ -62,6 +69,7 @@ __all__ = [
     "mahalanobis",
     "msp",
     "nci",
+    "odin",
     "vim",
 ]
 
@@ -69,13 +77,19 @@ __all__ = [
 _NEEDS_TORCH = {
     "DeepEnsemble": "ensemble",
     "EnsembleClassifier": "ensemble",
+    "Evidential": "evidential",
+    "EvidentialLoss": "evidential",
+    "GaussianLoss": "likelihood",
+    "GaussianNLL": "likelihood",
     "MCDropout": "dropout",
     "MCDropoutClassifier": "dropout",
-    "GaussianNLL": "likelihood",
     "MixtureDensity": "likelihood",
-    "Evidential": "evidential",
+    "NetworkRegressor": "network",
+    "ODIN": "gradient",
     "SoftmaxNetwork": "softmax_network",
-    "ODIN": "odin",
+    "combine_class_draws": "draws",
+    "combine_draws": "draws",
+    "odin": "gradient",
 }
 
 

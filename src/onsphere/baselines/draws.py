@@ -9,12 +9,12 @@ from onsphere._internal.validation import Floats
 from onsphere.calibration import root_mean_square
 from onsphere.models.answers import ClassPrediction, RegressionPrediction
 
-__all__ = ["CLASS_SCORES", "classes_from_draws", "disagreement", "numbers_from_draws"]
+__all__ = ["CLASS_SCORES", "combine_class_draws", "combine_draws", "disagreement"]
 
 CLASS_SCORES = ("entropy", "disagreement")
 
 
-def numbers_from_draws(values: Floats, sigmas: Floats | None = None) -> RegressionPrediction:
+def combine_draws(values: Floats, sigmas: Floats | None = None) -> RegressionPrediction:
     """The mean; its variance is that of the values and, where draws have a sigma of their own, the mean of its square.
 
     Parameters
@@ -25,7 +25,7 @@ def numbers_from_draws(values: Floats, sigmas: Floats | None = None) -> Regressi
     Examples
     --------
     >>> import numpy as np
-    >>> answer = numbers_from_draws(np.array([[[1.0]], [[7.0]]]), sigmas=np.array([[[4.0]], [[4.0]]]))
+    >>> answer = combine_draws(np.array([[[1.0]], [[7.0]]]), sigmas=np.array([[[4.0]], [[4.0]]]))
     >>> float(answer.value[0, 0]), float(answer.sigma[0, 0]), float(answer.uncertainty[0])
     (4.0, 5.0, 5.0)
     """
@@ -36,7 +36,7 @@ def numbers_from_draws(values: Floats, sigmas: Floats | None = None) -> Regressi
     return RegressionPrediction(value, sigma, root_mean_square(sigma), {})
 
 
-def classes_from_draws(probabilities: Floats, uncertainty_score: str) -> ClassPrediction:
+def combine_class_draws(probabilities: Floats, uncertainty_score: str) -> ClassPrediction:
     """The mean of the probabilities, with its entropy or the disagreement as uncertainty.
 
     Parameters
@@ -47,7 +47,7 @@ def classes_from_draws(probabilities: Floats, uncertainty_score: str) -> ClassPr
     Examples
     --------
     >>> import numpy as np
-    >>> answer = classes_from_draws(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]), "entropy")
+    >>> answer = combine_class_draws(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]), "entropy")
     >>> answer.probabilities.tolist(), answer.uncertainty.round(3).tolist()
     ([[0.5, 0.5]], [0.693])
     """
@@ -78,6 +78,10 @@ def disagreement(probabilities: Floats) -> Floats:
     # As the mean divergence from the mean: a difference of two entropies would lose its digits where it is small.
     divergence = rel_entr(probabilities, probabilities.mean(axis=0)).sum(axis=2).mean(axis=0)
     return np.maximum(divergence, 0.0)
+
+
+# Until reproduction/ uses the public names.
+numbers_from_draws, classes_from_draws = combine_draws, combine_class_draws
 
 
 def _root_mean_square_of_draws(values: Floats) -> Floats:

@@ -8,13 +8,13 @@ import numpy as np
 from scipy.special import softmax
 
 from onsphere._internal.validation import check_option
-from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
+from onsphere.baselines.draws import CLASS_SCORES, combine_class_draws, combine_draws
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, prepare_network
 from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
 from onsphere.errors import InvalidInputError
 from onsphere.models.answers import ClassPrediction, RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
-from onsphere.torch.training import random_layers
+from onsphere.torch.running import find_random_layers
 
 __all__ = ["MCDropout", "MCDropoutClassifier"]
 
@@ -85,7 +85,7 @@ class MCDropout(NetworkRegressor):
         check_passes(self)
         rows = self._rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
-        return numbers_from_draws(self.estimator_.from_standardized(passes))
+        return combine_draws(self.estimator_.unstandardize(passes))
 
 
 class MCDropoutClassifier(SoftmaxNetwork):
@@ -157,7 +157,7 @@ class MCDropoutClassifier(SoftmaxNetwork):
         self._check_options()
         rows = self._rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
-        return classes_from_draws(softmax(passes, axis=2), self.uncertainty_score)
+        return combine_class_draws(softmax(passes, axis=2), self.uncertainty_score)
 
     def _check_options(self) -> None:
         check_passes(self)
@@ -172,7 +172,7 @@ def _with_dropout(owner: object, network: TorchRegressor) -> TorchRegressor:
 
 
 def _check_dropout(owner: Any) -> None:
-    if not random_layers(owner.estimator_.net_.module_):
+    if not find_random_layers(owner.estimator_.net_.module_):
         raise _no_dropout(owner)
 
 

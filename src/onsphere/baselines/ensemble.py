@@ -19,7 +19,7 @@ from onsphere._internal.validation import (
     wrap_backbone_errors,
     wrap_errors,
 )
-from onsphere.baselines.draws import CLASS_SCORES, classes_from_draws, numbers_from_draws
+from onsphere.baselines.draws import CLASS_SCORES, combine_class_draws, combine_draws
 from onsphere.baselines.network import NumbersOverNetwork, OverNetwork, fit_on
 from onsphere.baselines.softmax_network import SoftmaxNetwork
 from onsphere.errors import InvalidTypeError
@@ -102,9 +102,9 @@ class DeepEnsemble(NumbersOverNetwork):
     def _predict(self, X: Any) -> RegressionPrediction:
         rows = self._rows(X)
         if not hasattr(_learner(self.estimators_[0]), "predict_sigma"):
-            return numbers_from_draws(np.stack([self._said(member, rows)[0] for member in self.estimators_]))
+            return combine_draws(np.stack([self._said(member, rows)[0] for member in self.estimators_]))
         both = np.array([self._said(member, rows, return_std=True) for member in self.estimators_])
-        return numbers_from_draws(both[:, 0], both[:, 1])
+        return combine_draws(both[:, 0], both[:, 1])
 
     def _said(self, member: Any, rows: Any, **options: bool) -> list[Floats]:
         """The values of a member, and with return_std=True its sigmas, each (n, D)."""
@@ -192,7 +192,7 @@ class EnsembleClassifier(ClassificationMixin, OverNetwork):
         self._check_score()
         rows = self._rows(X)
         tables = [self._probabilities(member, rows) for member in self.estimators_]
-        return classes_from_draws(np.stack(tables), self.uncertainty_score)
+        return combine_class_draws(np.stack(tables), self.uncertainty_score)
 
     def _probabilities(self, member: Any, rows: Any) -> Floats:
         with wrap_backbone_errors(self, member, "predict"):

@@ -181,5 +181,5 @@ class Evidential(NetworkRegressor):
         answer = answer_from_moments(network, evidence.gamma, total)
         if self.uncertainty_score == "total":
             return answer
-        epistemic = network.from_standardized(evidence.mean_variance().sqrt().numpy(), centered=False)
+        epistemic = network.unstandardize(evidence.mean_variance().sqrt().numpy(), centered=False)
         return answer._replace(uncertainty=root_mean_square(epistemic))

@@ -90,8 +90,8 @@ def _log_normal(target: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
 
 def answer_from_moments(network: TorchRegressor, mean: Tensor, variance: Tensor) -> RegressionPrediction:
     """Standardised moments (n, D) as an answer in the unit of the target."""
-    sigma = network.from_standardized(variance.sqrt().numpy(), centered=False)
-    return RegressionPrediction(network.from_standardized(mean.numpy()), sigma, root_mean_square(sigma), {})
+    sigma = network.unstandardize(variance.sqrt().numpy(), centered=False)
+    return RegressionPrediction(network.unstandardize(mean.numpy()), sigma, root_mean_square(sigma), {})
 
 
 class GaussianNLL(NetworkRegressor):

@@ -95,7 +95,7 @@ class SoftmaxNetwork(ClassificationMixin, OverNetwork):
     def features(self, X: Any) -> Floats:
         """What the last layer of the network is given, shape (n, p)."""
         rows = self._rows(X)
-        batches = self.estimator_.standardized_rows(rows).split(_FEATURES_AT_ONCE)
+        batches = self.estimator_.standardize_rows(rows).split(_FEATURES_AT_ONCE)
         # The labels, which are not needed, go with the features.
         return features(self.estimator_.net_.module_, [(batch, batch) for batch in batches])[0].astype(np.float64)
 

@@ -133,7 +133,7 @@ def _kernel(step: Any, x: Symbol) -> Symbol:
 
 
 def _is_network(step: Any) -> bool:
-    return hasattr(step, "net_") and hasattr(step, "standardized_rows")
+    return hasattr(step, "net_") and hasattr(step, "standardize_rows")
 
 
 def _network(step: Any, x: Symbol) -> Symbol:
@@ -165,7 +165,7 @@ def _network(step: Any, x: Symbol) -> Symbol:
     single = scaled.cast(np.float32)
     name = x.graph.include(program.model_proto, single.name)
     outputs = Symbol(x.graph, name, (ROWS, step._column_scaler.n_features_in_), single.dtype)
-    return step.from_standardized(outputs.cast(np.float64))
+    return step.unstandardize(outputs.cast(np.float64))
 
 
 @contextmanager

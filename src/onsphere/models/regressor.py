@@ -172,7 +172,7 @@ class HCMRegressor(RegressionMixin, BackboneModel):
         self._check_score(embedding)
         match self.uncertainty_score:
             case "distance":
-                return embedding.standardized_uncertainty(outputs) * embedding.unit_
+                return embedding.relative_uncertainty(outputs) * embedding.unit_
             case "anchored":
                 return scores.anchored(outputs, embedding.anchor) * embedding.unit_  # type: ignore
             case "sigma":

@@ -1,4 +1,4 @@
-"""What the embeddings of numeric targets share: centre, scale and the `mean` decoder."""
+"""The base of the embeddings of numeric targets: centre, scale and the `mean` decoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["RegressionEmbedding", "as_columns"]
 
 
 class RegressionEmbedding(BaseEstimator, ABC):
-    """What the embeddings of numeric targets share: centre, scale and the `mean` decoder.
+    """The base of the embeddings of numeric targets: centre, scale and the `mean` decoder.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class RegressionEmbedding(BaseEstimator, ABC):
     scale_ : array of shape (D,)
         What each output is divided by: its standard deviation, or 1 for a constant output.
     spread_ : array of shape (D,)
-        What noise of one standardised unit means for each output: its scale, or 0 for a constant output.
+        Noise of one standard deviation in the unit of each output: its scale, or 0 for a constant output.
     n_outputs_ : int
         D.
     """
@@ -65,7 +65,7 @@ class RegressionEmbedding(BaseEstimator, ABC):
         check_flag(self, "standardize", self.standardize)
         values = as_columns(check_regression_target(self, y))
         weights = check_sample_weight(sample_weight, values)
-        self._check_outputs(values.shape[1])
+        self._check_n_outputs(values.shape[1])
         self.n_outputs_ = values.shape[1]
         self.center_ = np.zeros(self.n_outputs_)
         self.scale_ = self.spread_ = np.ones(self.n_outputs_)
@@ -103,7 +103,7 @@ class RegressionEmbedding(BaseEstimator, ABC):
         return SphericalOutput(direction, magnitude, standardized)
 
     def decode(self, outputs: SphericalOutput, *, decoder: str = "product") -> Floats:
-        """Turn what a model says into targets, in their own unit.
+        """Turn predicted points into targets, in their own unit.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class RegressionEmbedding(BaseEstimator, ABC):
         """
         check_fitted(self, "scale_")
         check_option(self, "decoder", decoder, self.decoders)
-        self._check(outputs)
+        self._check_widths(outputs)
         if decoder == "mean":
             if outputs.mean is None:
                 raise InvalidInputError(
@@ -132,47 +132,48 @@ class RegressionEmbedding(BaseEstimator, ABC):
         return standardized * self.scale_ + self.center_
 
     def sigma(self, outputs: SphericalOutput) -> Floats:
-        """Standard deviation of the noise, in the unit of the target, shape (n, D).
+        """Return the standard deviation of the noise, in the unit of the target, shape (n, D).
 
-        Only `Torus` tells the outputs apart. The other embeddings see how much the direction as a whole has shrunk:
-        one level, relative to the spread of each output, shared by all of them.
+        Only `Torus` has a level of noise for each output. The other embeddings see how much the direction as a whole
+        has shrunk: one level for all outputs, relative to the spread of each.
         """
         check_fitted(self, "scale_")
-        self._check(outputs)
-        return self.standardized_sigma(outputs) * self.spread_
+        self._check_widths(outputs)
+        return self.relative_sigma(outputs) * self.spread_
 
     @property
     def unit_(self) -> float:
-        """One standardised unit in the unit of the target: the root mean square of the spreads that are not 0."""
+        """One standard deviation in the unit of the target: the root mean square of the spreads that are not 0."""
         return float(geometry.norm(self.spread_)) / max(np.count_nonzero(self.spread_), 1) ** 0.5
 
-    def _check(self, outputs: SphericalOutput) -> None:
+    def _check_widths(self, outputs: SphericalOutput) -> None:
         width = self.direction_width(self.n_outputs_)
         check_outputs(self, outputs.direction, outputs.mean, width, self.n_outputs_)
 
-    def _check_outputs(self, n_outputs: int) -> None:
-        """Refuse a number of outputs that the embedding has no room for."""
+    def _check_n_outputs(self, n_outputs: int) -> None:
+        """Raise for a number of outputs, or a parameter, that the embedding cannot use."""
 
     @abstractmethod
     def direction_width(self, n_outputs: int) -> int:
-        """How many columns the direction of a target with n_outputs has."""
+        """Return the number of columns that the direction of a target with n_outputs has."""
 
     @abstractmethod
     def to_sphere(self, standardized: Array) -> tuple[Array, Array]:
-        """Direction (..., k) and magnitude (...) of standardised targets (..., D); numpy or torch, needs no fit."""
+        """Return direction (..., k) and magnitude (...) of standardised targets (..., D); numpy or torch."""
 
     @abstractmethod
     def from_sphere(self, outputs: SphericalOutput, *, decoder: str = "product") -> Array:
-        """Standardised targets (..., D) from direction and magnitude; numpy or torch, needs no fit."""
+        """Return standardised targets (..., D) from direction and magnitude; numpy or torch."""
 
     @abstractmethod
-    def standardized_sigma(self, outputs: SphericalOutput) -> Array:
-        """Standard deviation of the noise in standardised units, (..., D) or (..., 1) if all outputs share it."""
+    def relative_sigma(self, outputs: SphericalOutput) -> Array:
+        """Return the noise in standard deviations of the target, (..., D), or (..., 1) where all outputs share it."""
 
-    def standardized_uncertainty(self, outputs: SphericalOutput) -> Array:
-        """The paper's score u of each row, (...), in standardised units; numpy or torch, needs no fit."""
+    def relative_uncertainty(self, outputs: SphericalOutput) -> Array:
+        """Return the paper's score u of each row, (...), in standard deviations of the target; numpy or torch."""
         return geometry.uncertainty(outputs.direction, outputs.magnitude)
 
 
 def as_columns(y: Floats) -> Floats:
+    """Return targets (n,) or (n, D) as (n, D)."""
     return y[:, None] if y.ndim == 1 else y

@@ -1,4 +1,4 @@
-"""Magnitude and direction: the arithmetic on which everything stands.
+"""Magnitude and direction: the arithmetic under everything else.
 
 Pure functions on arrays of any library that array-api-compat knows (numpy and torch are tested), differentiable
 where the library is. A direction has shape (..., k), a magnitude the same shape without the last axis; nothing
@@ -28,14 +28,13 @@ __all__ = [
     "sigma",
     "split",
     "uncertainty",
-    "variance",
 ]
 
 Array = Any  # an array of numpy, torch or another library of the array API
 
 
 class SphericalOutput(NamedTuple):
-    """What a model says on the sphere.
+    """A point that a model predicts near the sphere.
 
     Attributes
     ----------
@@ -116,7 +115,7 @@ def join(direction: Array, magnitude: Array) -> Array:
 
 
 def norm_violation(direction: Array) -> Array:
-    """How far a direction lies off the unit sphere, on either side: | ‖d‖ − 1 |.
+    """Return how far a direction lies off the unit sphere, on either side: | ‖d‖ − 1 |.
 
     Examples
     --------
@@ -203,17 +202,3 @@ def sigma(direction: Array, magnitude: Array, constant: Array) -> Array:
     on_sphere = spread == 0
     root = xp.sqrt(xp.where(on_sphere, xp.ones_like(spread), spread))
     return xp.abs(magnitude) * xp.where(on_sphere, xp.zeros_like(spread), root)
-
-
-def variance(direction: Array, magnitude: Array, constant: Array) -> Array:
-    """Variance of the noise around the target, Proposition 2: σ̂² = R²·|1 − ‖d‖²| / k.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> direction = np.array([[0.6, 0.0, 0.0]])
-    >>> variance(direction, np.array([2.0]), isotropic_constant(direction)).round(3)
-    array([1.28])
-    """
-    root = sigma(direction, magnitude, constant)
-    return root * root

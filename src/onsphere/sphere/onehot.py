@@ -61,11 +61,11 @@ class OneHot(BaseEstimator):
         """
         check_fitted(self, "classes_")
         labels = np.asarray(y)
-        direction = self._soft(labels) if labels.ndim == 2 and labels.shape[1] > 1 else self._hard(labels)
+        direction = self._check_soft(labels) if labels.ndim == 2 and labels.shape[1] > 1 else self._encode(labels)
         return SphericalOutput(direction, np.ones(len(direction)))
 
     def decode(self, outputs: SphericalOutput) -> NDArray[Any]:
-        """The class whose axis is nearest.
+        """Return the class whose axis is nearest.
 
         Returns
         -------
@@ -74,7 +74,7 @@ class OneHot(BaseEstimator):
         check_fitted(self, "classes_")
         return self.classes_[outputs.direction.argmax(axis=1)]
 
-    def _hard(self, y: NDArray[Any]) -> Floats:
+    def _encode(self, y: NDArray[Any]) -> Floats:
         labels = check_labels(self, y)
         index = np.minimum(np.searchsorted(self.classes_, labels), len(self.classes_) - 1)
         unknown = self.classes_[index] != labels
@@ -85,7 +85,7 @@ class OneHot(BaseEstimator):
             )
         return np.eye(len(self.classes_))[index]
 
-    def _soft(self, shares: NDArray[Any]) -> Floats:
+    def _check_soft(self, shares: NDArray[Any]) -> Floats:
         values = check_regression_target(self, shares)
         check_n_outputs(self, values, len(self.classes_))
         if (values < 0).any() or not np.allclose(values.sum(axis=1), 1.0, atol=1e-6):

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from array_api_compat import array_namespace
 
-from onsphere._internal.validation import (
-    check_number,
-)
+from onsphere._internal.validation import check_number
 from onsphere.errors import InvalidInputError
 from onsphere.sphere import geometry
 from onsphere.sphere.embedding import RegressionEmbedding
@@ -43,7 +41,7 @@ class Polar(RegressionEmbedding):
     def __init__(self, *, standardize: bool = True) -> None:
         self.standardize = standardize
 
-    def _check_outputs(self, n_outputs: int) -> None:
+    def _check_n_outputs(self, n_outputs: int) -> None:
         if n_outputs < 2:
             raise InvalidInputError(
                 "Polar needs a target with at least 2 outputs. Got 1. Use Lift(), or Duplicate() for the paper's way."
@@ -58,7 +56,7 @@ class Polar(RegressionEmbedding):
     def from_sphere(self, outputs: SphericalOutput, *, decoder: str = "product") -> Array:
         return geometry.join(outputs.direction, outputs.magnitude)
 
-    def standardized_sigma(self, outputs: SphericalOutput) -> Array:
+    def relative_sigma(self, outputs: SphericalOutput) -> Array:
         constant = geometry.isotropic_constant(outputs.direction)
         return geometry.sigma(outputs.direction, outputs.magnitude, constant)[..., None]
 
@@ -66,8 +64,7 @@ class Polar(RegressionEmbedding):
 class Duplicate(Polar):
     """One output, written twice: (z, z), then as `Polar`. The paper's way for scalar targets.
 
-    Its direction is ±(1, 1)/√2 and so knows only the sign of z: noise that never changes the sign is invisible.
-    `Lift` has no such blind spot.
+    Its direction is ±(1, 1)/√2, the sign of z alone: noise that never changes the sign is invisible. `Lift` sees it.
 
     Parameters
     ----------
@@ -76,17 +73,13 @@ class Duplicate(Polar):
 
     Examples
     --------
-    >>> import numpy as np
     >>> embedding = Duplicate(standardize=False).fit([1.0, -2.0])
     >>> embedding.embed([1.0, -2.0]).direction.round(3)
     array([[ 0.707,  0.707],
            [-0.707, -0.707]])
     """
 
-    def __init__(self, *, standardize: bool = True) -> None:
-        self.standardize = standardize
-
-    def _check_outputs(self, n_outputs: int) -> None:
+    def _check_n_outputs(self, n_outputs: int) -> None:
         if n_outputs != 1:
             raise InvalidInputError(
                 f"Duplicate needs a target with 1 output. Got {n_outputs}. Use Polar() or Lift() for several."
@@ -105,10 +98,10 @@ class Duplicate(Polar):
 
 
 class Lift(RegressionEmbedding):
-    """The target with a constant beside it: (z, c), then as `Polar`. For one output or many; the default.
+    """The target with a constant added: (z, c), then as `Polar`. For one output or many; the default.
 
     The constant keeps every target away from the origin, so the direction turns smoothly with z and noise shows
-    wherever the target lies. And because c is known, |R·d_{D+1} − c| is an error that can be seen without a label.
+    wherever the target lies. Because c is known, |R·d_{D+1} − c| is an error that can be seen without a label.
 
     Parameters
     ----------
@@ -133,7 +126,7 @@ class Lift(RegressionEmbedding):
         self.anchor = anchor
         self.standardize = standardize
 
-    def _check_outputs(self, n_outputs: int) -> None:
+    def _check_n_outputs(self, n_outputs: int) -> None:
         check_number(self, "anchor", self.anchor, above=0)
 
     def direction_width(self, n_outputs: int) -> int:
@@ -152,6 +145,6 @@ class Lift(RegressionEmbedding):
         along_anchor = xp.clip(outputs.direction[..., -1:], float(xp.finfo(outputs.direction.dtype).eps) ** 0.5, None)
         return self.anchor * outputs.direction[..., :-1] / along_anchor
 
-    def standardized_sigma(self, outputs: SphericalOutput) -> Array:
+    def relative_sigma(self, outputs: SphericalOutput) -> Array:
         constant = geometry.lift_constant(outputs.direction)
         return geometry.sigma(outputs.direction, outputs.magnitude, constant)[..., None]

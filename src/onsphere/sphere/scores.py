@@ -1,4 +1,4 @@
-"""Sphere outputs -> uncertainty, one small function each. Higher means less trustworthy.
+"""From a predicted point to an uncertainty, one small function each. Higher means less trustworthy.
 
 `signed` and `gini` keep to that only inside the sphere: outside it, where models extrapolate, they fall below zero.
 
@@ -49,7 +49,7 @@ def violation(outputs: SphericalOutput) -> Array:
 
 
 def signed(outputs: SphericalOutput) -> Array:
-    """Which side of the sphere: s = 1 − ‖d‖.
+    """Return on which side of the sphere a direction lies: s = 1 − ‖d‖.
 
     Above zero the target is ambiguous. Below zero the direction overshoots, which no conditional mean can do, so
     the model extrapolates; where that matters, use `violation`.
@@ -89,7 +89,7 @@ def anchored(outputs: SphericalOutput, anchor: float) -> Array:
 
 
 def gini(outputs: SphericalOutput) -> Array:
-    """Gini impurity 1 − ‖d‖² of a direction that estimates class probabilities: the plain baseline beside HCM.
+    """Gini impurity 1 − ‖d‖² of a direction that estimates class probabilities: the plain baseline for HCM.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def reference_confidence(outputs: SphericalOutput) -> Array:
 
 
 def reference(outputs: SphericalOutput) -> Array:
-    """`reference_confidence` turned round, so that higher means less trustworthy.
+    """Return 1 − `reference_confidence`, so that higher means less trustworthy.
 
     Examples
     --------

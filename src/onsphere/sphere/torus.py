@@ -9,10 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from numpy.typing import ArrayLike
 
-from onsphere._internal.validation import (
-    check_regression_target,
-    parameter_error,
-)
+from onsphere._internal.validation import check_regression_target, parameter_error
 from onsphere.sphere import geometry
 from onsphere.sphere.embedding import RegressionEmbedding, as_columns
 from onsphere.sphere.geometry import Array, SphericalOutput
@@ -53,7 +50,7 @@ class Torus(RegressionEmbedding):
 
     def fit(self, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn centre and scale of each output, the scale large enough for the slowest circle."""
-        slowest = self._slowest_checked()
+        slowest = self._check_frequencies()
         super().fit(y, sample_weight)
         values = as_columns(check_regression_target(self, y))
         counted = values if sample_weight is None else values[np.asarray(sample_weight) > 0]
@@ -62,7 +59,8 @@ class Torus(RegressionEmbedding):
         self.spread_ = np.where(self.spread_ == 0, 0.0, self.scale_)
         return self
 
-    def _slowest_checked(self) -> float:
+    def _check_frequencies(self) -> float:
+        """Return the lowest frequency."""
         try:
             frequencies = np.asarray(self.frequencies, dtype=np.float64)
         except (TypeError, ValueError):
@@ -72,16 +70,16 @@ class Torus(RegressionEmbedding):
         return float(frequencies.min())
 
     def resultants(self, outputs: SphericalOutput) -> Array:
-        """Mean resultant length of each output and frequency, shape (..., D, F): 1 where the target is certain."""
+        """Return the mean resultant length of each output and frequency, (..., D, F): 1 where the target is certain."""
         return geometry.norm(self._circles(outputs))
 
     def uncertainty_per_output(self, outputs: SphericalOutput) -> Array:
-        """How far each output's circles were missed, (..., D): the mean over the frequencies of | ‖d‖ − 1 |."""
+        """Return how far each output missed its circles, (..., D): the mean | ‖d‖ − 1 | of each."""
         xp = array_namespace(outputs.direction)
         return xp.mean(xp.abs(self.resultants(outputs) - 1.0), axis=-1)
 
-    def standardized_uncertainty(self, outputs: SphericalOutput) -> Array:
-        """The mean over all circles: of their common sphere, one that overshoots would make up for one that shrinks."""
+    def relative_uncertainty(self, outputs: SphericalOutput) -> Array:
+        """Return the mean over circles: on their common sphere, one that overshoots would hide one that shrinks."""
         xp = array_namespace(outputs.direction)
         return xp.abs(outputs.magnitude) * xp.mean(self.uncertainty_per_output(outputs), axis=-1)
 
@@ -103,7 +101,7 @@ class Torus(RegressionEmbedding):
         circle = self._circles(outputs)[..., slowest, :]
         return xp.atan2(circle[..., 1], circle[..., 0]) / float(self.frequencies[slowest])
 
-    def standardized_sigma(self, outputs: SphericalOutput) -> Array:
+    def relative_sigma(self, outputs: SphericalOutput) -> Array:
         xp = array_namespace(outputs.direction)
         # Gaussian noise of deviation σ shortens the mean of a circle of frequency ω to exp(−ω²σ²/2).
         lengths = xp.clip(self.resultants(outputs), float(xp.finfo(outputs.direction.dtype).eps), None)
@@ -115,7 +113,7 @@ class Torus(RegressionEmbedding):
         return xp.asarray([float(frequency) for frequency in self.frequencies], dtype=like.dtype, device=device(like))
 
     def _circles(self, outputs: SphericalOutput) -> Array:
-        """The outputs as (..., D, F, 2), each pair on a circle of radius 1."""
+        """Return the outputs as (..., D, F, 2), each pair on a circle of radius 1."""
         xp = array_namespace(outputs.direction)
         n_frequencies = len(self.frequencies)
         *rows, width = outputs.direction.shape

@@ -1,4 +1,4 @@
-"""Hyperspherical confidence for PyTorch: a head, a loss and the means to put them on any network.
+"""Hyperspherical confidence for PyTorch: a head, a loss, and tools to put them on any network.
 
 >>> import torch
 >>> from onsphere.torch import HCMLoss, SphericalHead
@@ -25,6 +25,7 @@ from onsphere.torch.head import SphericalHead, SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
 from onsphere.torch.networks import MLP, ResNet, UNet, resnet20
+from onsphere.torch.running import find_device, find_random_layers, use_seed
 
 if TYPE_CHECKING:
     from onsphere.torch.regressor import TorchRegressor
@@ -44,14 +45,17 @@ __all__ = [
     "dirichlet_mix",
     "feature_batches",
     "features",
+    "find_device",
+    "find_random_layers",
     "mixup",
     "resnet20",
     "to_torch",
+    "use_seed",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # skorch is needed for TorchRegressor alone, and only then imported.
+    # Only TorchRegressor needs skorch.
     if name == "TorchRegressor":
         from onsphere.torch.regressor import TorchRegressor
 

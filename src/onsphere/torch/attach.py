@@ -14,12 +14,12 @@ from onsphere.torch.head import SphereReader, SphericalOutput, check_features
 
 __all__ = ["Attached", "attach"]
 
-# Layers that may follow the last linear one without changing what it says.
+# Layers that may follow the last linear one without changing its outputs.
 _PASSING = (nn.Dropout, nn.Identity, nn.Flatten)
 
 
 class Attached(SphereReader):
-    """A model that speaks of direction, magnitude and mean; made by `attach`.
+    """A model that returns direction, magnitude and mean; made by `attach`.
 
     Takes what the model takes and returns a `SphericalOutput`; `embed`, `decode`, `uncertainty` and `sigma` are those
     of `SphericalHead`.
@@ -47,12 +47,14 @@ class Attached(SphereReader):
         self._original: tuple[nn.Linear, ...] = ()
         self._is_undone = False
         if layer is None:
-            new = self.linear = _linear(cast(int, n_features), self.width, like=next(model.parameters(), self.center))
+            new = self.linear = _make_linear(
+                cast(int, n_features), self.width, like=next(model.parameters(), self.center)
+            )
         else:
             original = cast(nn.Linear, self.get_submodule(self._path))
-            # In a tuple, so that it is no part of the state and no optimiser finds it.
+            # In a tuple, so that it is not part of the state and no optimiser finds it.
             self._original = (original,)
-            new = _linear(original.in_features, self.width, like=original.weight)
+            new = _make_linear(original.in_features, self.width, like=original.weight)
             self.set_submodule(self._path, new)
         # Targets follow the layer to its device, but not to half precision, in which they would lose digits.
         precision = torch.promote_types(new.weight.dtype, torch.float32)
@@ -67,25 +69,25 @@ class Attached(SphereReader):
     def forward(self, *args: Any, **kwargs: Any) -> SphericalOutput:
         """Run the model and read its outputs, or those of the layer behind it."""
         if self.layer is None:
-            features = _tensor_of(self.model(*args, **kwargs))
+            features = _pick_tensor(self.model(*args, **kwargs))
             check_features(features, self.linear.in_features)
             return self.read(self.linear(features))
         if self._is_undone:
             raise InvalidInputError(
-                f"This attached model was undone: its layer {self.layer or 'the model'!r} is again what it was. "
-                "Call attach once more."
+                f"Expected an attached model. Got one whose layer {self.layer or 'the model'!r} undo() has put back. "
+                "Call attach again."
             )
         try:
-            raw = _tensor_of(self.model(*args, **kwargs))
+            raw = _pick_tensor(self.model(*args, **kwargs))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise self._not_last(f"the error {error}") from error
+            raise self._explain_width(f"the error {error}") from error
         if raw.shape[-1] != self.width:
-            raise self._not_last(f"{raw.shape[-1]} numbers per row")
+            raise self._explain_width(f"{raw.shape[-1]} numbers per row")
         return self.read(raw)
 
-    def _not_last(self, got: str) -> InvalidInputError:
+    def _explain_width(self, got: str) -> InvalidInputError:
         linear = [name for name, module in self.model.named_modules() if isinstance(module, nn.Linear)]
         others = [name for name in linear if name != self.layer]
         choice = repr(others[-1]) if others else ""
@@ -96,7 +98,7 @@ class Attached(SphereReader):
         )
 
     def undo(self) -> nn.Module:
-        """Put the very layer back that was replaced, and return the model as it was."""
+        """Put the layer back that was replaced, and return the model as it was."""
         for original in self._original:
             weight = cast(nn.Linear, self.get_submodule(self._path)).weight
             self.set_submodule(self._path, original.to(weight.device, weight.dtype))
@@ -168,7 +170,7 @@ def attach(
             raise InvalidInputError("Expected layer or n_features. Got both. Replace a layer, or put one behind.")
         found = None
     else:
-        found = _last_linear(model) if layer is None else _named(model, layer)
+        found = _find_last_linear(model) if layer is None else _check_named(model, layer)
         if isinstance(model.get_submodule(found), nn.LazyLinear):
             raise InvalidInputError(
                 f"Expected a linear layer whose sizes are known. Got {_describe(found, model.get_submodule(found))}, "
@@ -179,11 +181,11 @@ def attach(
     )
 
 
-def _linear(n_in: int, n_out: int, *, like: Tensor) -> nn.Linear:
+def _make_linear(n_in: int, n_out: int, *, like: Tensor) -> nn.Linear:
     return nn.Linear(n_in, n_out, device=like.device, dtype=like.dtype)
 
 
-def _tensor_of(result: Any) -> Tensor:
+def _pick_tensor(result: Any) -> Tensor:
     for value in (result, getattr(result, "logits", None), getattr(result, "pooler_output", None)):
         if isinstance(value, Tensor):
             return value
@@ -193,40 +195,40 @@ def _tensor_of(result: Any) -> Tensor:
     )
 
 
-def _named(model: nn.Module, layer: str) -> str:
+def _check_named(model: nn.Module, layer: str) -> str:
     found = dict(model.named_modules()).get(layer)
     if not isinstance(found, nn.Linear):
         what = "no layer of that name" if found is None else type(found).__name__
-        raise _cannot_replace(model, f"Expected layer={layer!r} to name a Linear layer. Got {what}.")
+        raise _explain_choice(model, f"Expected layer={layer!r} to name a Linear layer. Got {what}.")
     return layer
 
 
-def _last_linear(model: nn.Module) -> str:
-    """Go from each module to its last part, down to a linear layer, and refuse where that may not be the end."""
+def _find_last_linear(model: nn.Module) -> str:
+    """Go from each module to its last part, down to a linear layer; raise where that may not be the last to run."""
     path, module = "", model
     while not isinstance(module, nn.Linear):
         parts = list(module.named_children())
         ends = [index for index, (_, part) in enumerate(parts) if any(True for _ in part.parameters())]
         if not ends:
-            raise _cannot_replace(model, f"Expected a last layer that is linear. Got {_describe(path, module)}.")
+            raise _explain_choice(model, f"Expected a last layer that is linear. Got {_describe(path, module)}.")
         name, part = parts[ends[-1]]
         for later, after in parts[ends[-1] + 1 :]:
             if not isinstance(after, _PASSING):
-                got = _describe(_joined(path, later), after)
-                raise _cannot_replace(model, f"Expected nothing behind the last linear layer. Got {got}.")
+                got = _describe(_join(path, later), after)
+                raise _explain_choice(model, f"Expected nothing behind the last linear layer. Got {got}.")
         for other, sibling in parts[: ends[-1]]:
-            if not isinstance(module, nn.Sequential) and _side_by_side(sibling, part):
-                raise _cannot_replace(
+            if not isinstance(module, nn.Sequential) and _are_side_by_side(sibling, part):
+                raise _explain_choice(
                     model,
-                    f"Expected one last linear layer. Got two side by side, {_joined(path, other)!r} and "
-                    f"{_joined(path, name)!r}.",
+                    f"Expected one last linear layer. Got two side by side, {_join(path, other)!r} and "
+                    f"{_join(path, name)!r}.",
                 )
-        path, module = _joined(path, name), part
+        path, module = _join(path, name), part
     return path
 
 
-def _side_by_side(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two linear layers read the same features, rather than one the other's outputs."""
+def _are_side_by_side(one: nn.Module, other: nn.Module) -> bool:
+    """Return whether two linear layers read the same features, rather than one the outputs of the other."""
     return (
         isinstance(one, nn.Linear)
         and isinstance(other, nn.Linear)
@@ -235,7 +237,7 @@ def _side_by_side(one: nn.Module, other: nn.Module) -> bool:
     )
 
 
-def _joined(path: str, name: str) -> str:
+def _join(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
 
 
@@ -243,7 +245,7 @@ def _describe(path: str, module: nn.Module) -> str:
     return f"{type(module).__name__} ({path or 'the model itself'!r})"
 
 
-def _cannot_replace(model: nn.Module, problem: str) -> InvalidInputError:
+def _explain_choice(model: nn.Module, problem: str) -> InvalidInputError:
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     choice = f"Name one with layer=, for example layer={linear[-1]!r}" if linear else "It has no linear layer at all"
     return InvalidInputError(

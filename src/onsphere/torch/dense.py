@@ -29,7 +29,7 @@ class DenseHead(SphereReader):
         "pixel" gives every pixel a sphere of its own: direction (B, H, W, k), magnitude (B, H, W). "image" takes the
         whole map as one vector, as in the paper's experiment on depth: direction (B, H·W·D), magnitude (B,).
     size : (H, W), optional
-        Of the maps; for "image", and needed there.
+        Of the maps; needed for "image", and only there.
     embedding : as in `SphericalHead`
         By default "lift" for pixels, fitted on rows of D numbers, and "polar" for images, fitted on rows of H·W·D.
         Images take no other.
@@ -66,7 +66,7 @@ class DenseHead(SphereReader):
             raise parameter_error(self, "embedding", "Polar where event='image'", given)
         if not is_image and size is not None:
             raise parameter_error(self, "size", "None where event='pixel', which takes maps of any size", size)
-        height, width = _height_and_width(self, size) if is_image else (1, 1)
+        height, width = _check_size(self, size) if is_image else (1, 1)
         super().__init__(height * width * out_channels, embedding=given, mean=mean, magnitude=magnitude)
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -99,13 +99,13 @@ class DenseHead(SphereReader):
     def decode(self, output: SphericalOutput, *, decoder: str | None = None) -> Tensor:
         """Turn an output into maps of values (B, D, H, W), or of class labels (B, H, W)."""
         values = super().decode(output, decoder=decoder)
-        return values if isinstance(self.embedding, OneHot) else self._maps(values)
+        return values if isinstance(self.embedding, OneHot) else self._to_maps(values)
 
     def sigma(self, output: SphericalOutput) -> Tensor:
-        """Maps of the standard deviation of the noise, (B, D, H, W)."""
-        return self._maps(super().sigma(output))
+        """Return maps of the standard deviation of the noise, (B, D, H, W)."""
+        return self._to_maps(super().sigma(output))
 
-    def _maps(self, rows: Tensor) -> Tensor:
+    def _to_maps(self, rows: Tensor) -> Tensor:
         if self.event == "image":
             rows = rows.unflatten(1, (*self.map_size, self.out_channels))
         return rows.permute(0, 3, 1, 2)
@@ -117,11 +117,11 @@ class DenseHead(SphereReader):
         if not fits:
             raise InvalidInputError(
                 f"Expected maps of shape (B, {n_channels}, {self.expected_size}). Got {list(maps.shape)}. "
-                "Nothing is broadcast: reshape the maps, or make the head for theirs."
+                "Nothing is broadcast: reshape the maps, or make the head for maps of this shape."
             )
 
 
-def _height_and_width(owner: object, size: Any) -> tuple[int, int]:
+def _check_size(owner: object, size: Any) -> tuple[int, int]:
     try:
         height, width = size
         check_number(owner, "size", height, above=1, closed="left", whole=True)

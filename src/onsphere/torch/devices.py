@@ -1,27 +1,10 @@
-"""Which device a name means here."""
-
-from __future__ import annotations
+"""The old name of `onsphere.torch.find_device`, until reproduction/ uses the public one."""
 
 from typing import Any
 
-import torch
-
-from onsphere._internal.validation import parameter_error
-
-__all__ = ["checked_device"]
+from onsphere.torch.running import find_device
 
 
-def checked_device(owner: object, device: Any) -> torch.device:
-    """The device of a name; "auto" is "cuda" where there is one, else "cpu".
-
-    Examples
-    --------
-    >>> checked_device("fit", "cpu")
-    device(type='cpu')
-    """
-    if isinstance(device, str) and device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, TypeError, AssertionError):
-        raise parameter_error(owner, "device", "'auto' or a device that torch finds here", device) from None
+def checked_device(owner: object, device: Any) -> Any:
+    """Return the device of that name."""
+    return find_device(device, owner=owner)

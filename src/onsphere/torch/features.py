@@ -1,4 +1,4 @@
-"""The features of a network that stays as it is, batch by batch or all at once."""
+"""Read the features of a network that stays as it is, batch by batch or all at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.torch.devices import checked_device
+from onsphere.torch.running import find_device, use_eval_mode
 
-__all__ = ["evaluating", "feature_batches", "features"]
+__all__ = ["feature_batches", "features"]
 
 Features = NDArray[np.floating[Any]]
 
@@ -26,7 +26,7 @@ def features(
     layer: str | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[Features, NDArray[Any]]:
-    """Features and labels of all rows, ready for `FrozenHead.fit`.
+    """Return features and labels of all rows, ready for `FrozenHead.fit`.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def features(
     loader : iterable of (inputs, labels)
         A DataLoader, or any iterable of batches.
     layer : str, optional
-        Name of a layer, as in `named_modules()`, whose output is taken. By default what the method `features` of the
-        network gives or, without one, what the linear layer that runs last is given. Maps (n, C, H, W) are averaged
-        over space.
+        Name of the layer, as in `named_modules()`, whose output to take. By default the output of the network's method
+        `features` or, without one, the input of the linear layer that runs last. Maps (n, C, H, W) are averaged over
+        space.
     device : str or device, optional
         Where to run; the network is moved there. By default, where it is.
 
@@ -57,7 +57,7 @@ def features(
     ((6, 5), [0, 1, 2, 3, 0, 1])
     """
     batches = list(feature_batches(backbone, loader, layer=layer, device=device))
-    return _joined("features", [rows for rows, _ in batches]), _joined("labels", [labels for _, labels in batches])
+    return _join("features", [rows for rows, _ in batches]), _join("labels", [labels for _, labels in batches])
 
 
 def feature_batches(
@@ -67,7 +67,7 @@ def feature_batches(
     layer: str | None = None,
     device: str | torch.device | None = None,
 ) -> Generator[tuple[Features, NDArray[Any]]]:
-    """The same batch by batch, for `FrozenHead.partial_fit` where all rows would not fit in memory.
+    """Yield features and labels batch by batch, for `FrozenHead.partial_fit` where all rows do not fit in memory.
 
     Parameters are those of `features`.
 
@@ -84,15 +84,15 @@ def feature_batches(
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise InvalidTypeError(f"features needs a loader, an iterable of batches. Got {type(loader).__name__}.")
     if device is not None:
-        backbone.to(checked_device("features", device))
+        backbone.to(find_device(device, owner="features"))
     first = next(backbone.parameters(), None)
     place = torch.device(device or "cpu") if first is None else first.device
     n_batches = 0
-    with evaluating(backbone), _watched(backbone, layer) as run:
+    with use_eval_mode(backbone), _watch_layer(backbone, layer) as run:
         for batch in loader:
             n_batches += 1
-            inputs, labels = _pair(batch)
-            # Not around the yield: the caller's own gradients are none of our business.
+            inputs, labels = _unpack_batch(batch)
+            # Not around the yield, where it would switch off the caller's gradients.
             with torch.no_grad():
                 rows = _as_rows(run(inputs.to(place)))
             if len(rows) != len(labels):
@@ -108,7 +108,7 @@ def feature_batches(
         )
 
 
-def _joined(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
+def _join(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
     shapes = sorted({part.shape[1:] for part in parts})
     if len(shapes) > 1:
         got = " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
@@ -119,12 +119,12 @@ def _joined(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(parts)
 
 
-def _pair(batch: Any) -> tuple[Tensor, NDArray[Any]]:
+def _unpack_batch(batch: Any) -> tuple[Tensor, NDArray[Any]]:
     if not (isinstance(batch, list | tuple) and len(batch) == 2):
         got = f"{len(batch)} element(s)" if isinstance(batch, list | tuple) else type(batch).__name__
         raise InvalidInputError(
             f"Expected batches (inputs, labels) with a tensor of inputs. Got {got}. A head is fitted on labels: yield "
-            "them beside the inputs."
+            "them with the inputs."
         )
     inputs, given = batch
     if not isinstance(inputs, Tensor):
@@ -141,26 +141,14 @@ def _pair(batch: Any) -> tuple[Tensor, NDArray[Any]]:
 
 
 def _to_numpy(values: Tensor) -> NDArray[Any]:
-    """Half precision becomes single: numpy does not know all its kinds."""
+    """Convert to numpy, half precision to single: numpy does not know bfloat16."""
     kept = values.detach().cpu()
     return (kept.float() if kept.dtype in (torch.float16, torch.bfloat16) else kept).numpy()
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Generator[None]:
-    """Evaluation mode, and afterwards for every layer the mode it had; layers can differ."""
-    before = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
-
-
-@contextmanager
-def _watched(network: nn.Module, layer: str | None) -> Generator[Callable[[Tensor], Any]]:
-    """A function from inputs to what the chosen layer says."""
+def _watch_layer(network: nn.Module, layer: str | None) -> Generator[Callable[[Tensor], Any]]:
+    """Give a function from inputs to the features that `features` describes."""
     own: Any = getattr(network, "features", None)
     if layer is None and callable(own) and not isinstance(own, nn.Module):
         yield own
@@ -168,28 +156,25 @@ def _watched(network: nn.Module, layer: str | None) -> Generator[Callable[[Tenso
     seen: list[Any] = []
 
     def see(value: Any) -> None:
-        seen[:] = [value]  # only the last one is wanted, and the others would be kept in memory
+        seen[:] = [value]  # only the last one is needed, and the others would take memory
 
     if layer is None:
-        linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+        missing = f"a method 'features' or a linear layer that runs. {type(network).__name__} has neither"
         handles = [
             module.register_forward_pre_hook(
                 lambda _, args, kwargs: see(args[0] if args else kwargs["input"]), with_kwargs=True
             )
-            for module in linear
+            for module in network.modules()
+            if isinstance(module, nn.Linear)
         ]
     else:
-        handles = [_named(network, layer).register_forward_hook(lambda _, args, said: see(said))]
+        missing = f"a forward pass through {layer!r}. {type(network).__name__} does not use it"
+        handles = [_find_layer(network, layer).register_forward_hook(lambda _, args, output: see(output))]
 
     def run(inputs: Tensor) -> Any:
         seen.clear()
         network(inputs)
         if not seen:
-            missing = (
-                f"a method 'features' or a linear layer that runs. {type(network).__name__} has neither"
-                if layer is None
-                else f"a forward pass through {layer!r}. {type(network).__name__} does not use it"
-            )
             raise InvalidInputError(f"Expected {missing}. Name the layer whose output to take, with layer=.")
         return seen[-1]
 
@@ -200,7 +185,7 @@ def _watched(network: nn.Module, layer: str | None) -> Generator[Callable[[Tenso
             handle.remove()
 
 
-def _named(network: nn.Module, layer: str) -> nn.Module:
+def _find_layer(network: nn.Module, layer: str) -> nn.Module:
     modules = dict(network.named_modules())
     if not (isinstance(layer, str) and layer in modules):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidInputError(
@@ -210,8 +195,8 @@ def _named(network: nn.Module, layer: str) -> nn.Module:
     return modules[layer]
 
 
-def _as_rows(said: Any) -> Tensor:
-    rows = said[0] if isinstance(said, list | tuple) and said else said
+def _as_rows(output: Any) -> Tensor:
+    rows = output[0] if isinstance(output, list | tuple) and output else output
     if isinstance(rows, Tensor) and rows.ndim == 4:
         rows = rows.mean(dim=(2, 3))
     if not (isinstance(rows, Tensor) and rows.ndim == 2):

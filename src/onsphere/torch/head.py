@@ -1,4 +1,4 @@
-"""The last layer: from features to a direction, a magnitude and a mean, and from there to values and uncertainty.
+"""The last layer of a network: features to direction, magnitude and mean, and these to values and uncertainty.
 
 Annotations are evaluated here (no ``from __future__ import annotations``), because TorchScript reads them.
 """
@@ -28,7 +28,7 @@ _EMBEDDINGS = {kind.__name__.lower(): kind for kind in (Duplicate, Lift, OneHot,
 
 
 class SphericalOutput(NamedTuple):
-    """`onsphere.SphericalOutput` with the types that TorchScript asks for; `onsphere.sphere.scores` takes it too.
+    """`onsphere.SphericalOutput` with the types that TorchScript needs; `onsphere.sphere.scores` takes it too.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class SphericalOutput(NamedTuple):
 
 
 class SphereReader(nn.Module):
-    """What every head shares: how plain numbers are read as a point near the sphere, and targets put on it.
+    """The base of every head: reads plain numbers as a point near the sphere, and places targets on it.
 
-    The numbers lie side by side, [direction (k) | magnitude (1) | mean (D, or none)], `width` in all.
+    The numbers of a row are [direction (k) | magnitude (1) | mean (D, or none)], `width` in all.
     """
 
     center: Tensor
@@ -59,7 +59,7 @@ class SphereReader(nn.Module):
         check_flag(self, "mean", mean)
         check_option(self, "magnitude", magnitude, ["plain", "softplus"])
         self.out_features = out_features
-        self.embedding = _fitted(self, embedding, out_features)
+        self.embedding = _fit_embedding(self, embedding, out_features)
         self.softplus = magnitude == "softplus"
         self.has_mean = mean and not isinstance(self.embedding, OneHot)
         if isinstance(self.embedding, OneHot):
@@ -99,7 +99,7 @@ class SphereReader(nn.Module):
         """
         values = as_targets(y).to(self.center.device)
         if isinstance(self.embedding, OneHot):
-            direction = self._shares(values) if values.is_floating_point() else self._axes(values)
+            direction = self._check_soft_labels(values) if values.is_floating_point() else self._encode_labels(values)
             return SphericalOutput(direction, torch.ones_like(direction[..., 0]))
         if values.dim() == 1 and self.out_features == 1:
             values = values[:, None]
@@ -118,9 +118,9 @@ class SphereReader(nn.Module):
         decoder : {"mean", "product", "projective"}, optional
             As in the embedding's own `decode`. By default the mean where the output carries it, else the product.
         """
-        outputs = self._checked(output)
+        outputs = self._check(output)
         if isinstance(self.embedding, OneHot):
-            # `take` costs a third of indexing, which shows beside a small network.
+            # `take` costs a third of indexing, which matters for a small network.
             return self.classes.take(outputs.direction.argmax(dim=-1))
         chosen = decoder or ("product" if outputs.mean is None else "mean")
         check_option(self.embedding, "decoder", chosen, self.embedding.decoders)
@@ -133,48 +133,48 @@ class SphereReader(nn.Module):
         return values * self.scale + self.center
 
     def uncertainty(self, output: SphericalOutput) -> Tensor:
-        """How little to trust each row, (...): u in the unit of the target, or | ‖d‖ − 1 | for classes."""
-        outputs = self._checked(output)
+        """Return the score of each row, (...): u in the unit of the target, or | ‖d‖ − 1 | for classes."""
+        outputs = self._check(output)
         if isinstance(self.embedding, OneHot):
-            # `scores.violation` scales first to keep huge numbers finite; a network's own need no such care.
+            # `scores.violation` scales first to keep huge numbers finite; a network's outputs do not need that.
             return (torch.linalg.vector_norm(outputs.direction, dim=-1) - 1.0).abs()
-        return self.embedding.standardized_uncertainty(outputs) * self.scale.square().mean().sqrt()
+        return self.embedding.relative_uncertainty(outputs) * self.scale.square().mean().sqrt()
 
     def sigma(self, output: SphericalOutput) -> Tensor:
-        """Standard deviation of the noise of each output, (..., D), in the unit of the target."""
-        outputs = self._checked(output)
+        """Return the standard deviation of the noise of each output, (..., D), in the unit of the target."""
+        outputs = self._check(output)
         if isinstance(self.embedding, OneHot):
             raise InvalidInputError("Classes have no standard deviation. Use 'uncertainty' for a head with OneHot.")
-        return self.embedding.standardized_sigma(outputs) * self.scale
+        return self.embedding.relative_sigma(outputs) * self.scale
 
     def extra_repr(self) -> str:
         return f"out_features={self.out_features}, embedding={self.embedding!r}, mean={self.has_mean}"
 
     def get_extra_state(self) -> Tensor:
-        """What the numbers of this head stand for beyond their count, as bytes: files of tensors hold no text."""
-        return torch.tensor(list(self._meaning().encode()), dtype=torch.uint8, device="cpu")
+        """Return what the numbers of this head mean, as bytes: files of tensors hold no text."""
+        return torch.tensor(list(self._describe().encode()), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Refuse the state of a head whose numbers stand for something else."""
+        """Raise InvalidInputError for the state of a head whose numbers mean something else."""
         theirs = bytes(state.to(torch.uint8).tolist()).decode(errors="replace")
-        if theirs != self._meaning():
+        if theirs != self._describe():
             raise InvalidInputError(
-                f"Expected the state of a head with {self._meaning()}. Got that of one with {theirs}. "
+                f"Expected the state of a head with {self._describe()}. Got that of one with {theirs}. "
                 "Make the head as the one that was saved."
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        # A state put together from weights and buffers alone says nothing of its meaning, and is taken.
+        # A state of weights and buffers alone does not say what they mean, and is accepted.
         meaning = state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
         self.set_extra_state(meaning)  # before anything is loaded
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def _meaning(self) -> str:
+    def _describe(self) -> str:
         chosen = {name: value for name, value in self.embedding.get_params().items() if name != "standardize"}
-        options = ", ".join(f"{name}={_written(value)}" for name, value in chosen.items())
+        options = ", ".join(f"{name}={_format_value(value)}" for name, value in chosen.items())
         return f"{type(self.embedding).__name__}({options}) and a {'softplus' if self.softplus else 'plain'} magnitude"
 
-    def _axes(self, labels: Tensor) -> Tensor:
+    def _encode_labels(self, labels: Tensor) -> Tensor:
         index = torch.searchsorted(self.classes, labels.long().contiguous()).clamp(max=self.out_features - 1)
         unknown = labels[self.classes[index] != labels]
         if len(unknown):
@@ -184,7 +184,7 @@ class SphereReader(nn.Module):
             )
         return nn.functional.one_hot(index, self.out_features).to(self.center.dtype)
 
-    def _shares(self, soft: Tensor) -> Tensor:
+    def _check_soft_labels(self, soft: Tensor) -> Tensor:
         if soft.dim() < 2:
             raise InvalidInputError(
                 f"Expected class labels of an integer dtype, or soft labels of shape (n, {self.out_features}). "
@@ -201,7 +201,7 @@ class SphereReader(nn.Module):
                 f"Got shape {tuple(values.shape)}. Reshape them, or make the head with as many outputs."
             )
 
-    def _checked(self, output: SphericalOutput) -> geometry.SphericalOutput:
+    def _check(self, output: SphericalOutput) -> geometry.SphericalOutput:
         check_output(output)
         n_directions = output.direction.shape[-1]
         n_outputs = self.out_features if output.mean is None else output.mean.shape[-1]
@@ -214,7 +214,7 @@ class SphereReader(nn.Module):
         return geometry.SphericalOutput(output.direction, output.magnitude, output.mean)
 
 
-def _fitted(owner: object, embedding: Any, out_features: int) -> RegressionEmbedding | OneHot:
+def _fit_embedding(owner: object, embedding: Any, out_features: int) -> RegressionEmbedding | OneHot:
     if isinstance(embedding, str):
         check_option(owner, "embedding", embedding, list(_EMBEDDINGS))
         embedding = _EMBEDDINGS[embedding]()
@@ -222,12 +222,12 @@ def _fitted(owner: object, embedding: Any, out_features: int) -> RegressionEmbed
         raise parameter_error(owner, "embedding", "the name or an instance of an embedding", embedding)
     if isinstance(embedding, OneHot):
         if not hasattr(embedding, "classes_"):
-            # Twice each: scikit-learn suspects many labels that never come again of being numbers.
+            # Twice each: scikit-learn takes many labels that occur once for numbers.
             return OneHot().fit(np.arange(out_features).repeat(2))
         if embedding.classes_.dtype.kind not in "iu":
             raise parameter_error(owner, "embedding", "a OneHot fitted on integers: tensors hold no names", embedding)
     elif not hasattr(embedding, "scale_"):
-        # Nothing is known of the targets but that they are standardised: centre 0 and scale 1.
+        # Targets are taken as standardised already: centre 0 and scale 1.
         unscaled = cast(RegressionEmbedding, clone(embedding)).set_params(standardize=False)
         return unscaled.fit(np.zeros((2, out_features)))
     n_outputs = len(embedding.classes_) if isinstance(embedding, OneHot) else embedding.n_outputs_
@@ -236,14 +236,14 @@ def _fitted(owner: object, embedding: Any, out_features: int) -> RegressionEmbed
     return embedding
 
 
-def _written(value: Any) -> str:
-    """Numbers in one way, whatever they came as: 3 as 3.0, a tuple as a list."""
+def _format_value(value: Any) -> str:
+    """Format numbers in one way, whatever type they have: 3 as 3.0, a tuple as a list."""
     values = np.asarray(value)
     return repr(values.astype(np.float64).tolist() if values.dtype.kind in "iuf" else value)
 
 
 def as_targets(y: Any) -> Tensor:
-    """Targets as a tensor of real numbers."""
+    """Convert targets to a tensor of real numbers."""
     try:
         values = torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -257,7 +257,7 @@ def as_targets(y: Any) -> Tensor:
 
 
 def check_shares(soft: Tensor) -> None:
-    """Soft labels: not negative, and summing to 1 in every row."""
+    """Check that soft labels are not negative and sum to 1 in every row."""
     off = (soft.sum(dim=-1) - 1).abs()
     # Doubles may have been made in single precision. The negation also catches NaN.
     tolerance = max(torch.finfo(soft.dtype).eps ** 0.5, 1e-6)
@@ -270,16 +270,16 @@ def check_shares(soft: Tensor) -> None:
 
 
 def check_output(output: Any) -> None:
-    """What a head returned."""
+    """Check that this is the output of a head."""
     if not hasattr(output, "direction"):
         raise InvalidTypeError(
             f"Expected the output of a head, with direction, magnitude and mean. Got {type(output).__name__}. "
-            "Pass what the head returns as it is; a network without a head can be given one by attach."
+            "Pass what the head returns; attach gives a head to a network without one."
         )
 
 
 def check_features(features: Tensor, n_features: int) -> None:
-    """Features of the width that a layer was made for."""
+    """Check that features have the width that a layer was made for."""
     if features.shape[-1] != n_features:
         raise InvalidInputError(
             f"Expected {n_features} features on the last axis. Got {features.shape[-1]}. "

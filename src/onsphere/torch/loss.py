@@ -1,4 +1,4 @@
-"""The objective: how far direction, magnitude and mean lie from the target's."""
+"""The loss: how far direction, magnitude and mean lie from those of the target."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class HCMLoss(nn.Module):
     Parameters
     ----------
     head : SphericalHead, DenseHead or attached model, optional
-        With it, the loss takes targets as they are and embeds them itself. It stays the owner of its weights. It must
-        be the head that makes the outputs: of another one only different widths can be noticed (Lift and Duplicate of
-        one output have the same, for example, and so has OneHot of two classes).
+        With it, the loss takes targets as they are and embeds them itself. The head keeps its weights. It must be the
+        head that makes the outputs: another one is noticed only if its widths differ (those of Lift and Duplicate for
+        one output and of OneHot for two classes are the same).
     phi : {"squared", "power", "huber", "smooth_l1"}, default "squared"
         |a|²; |a|^exponent; a²/2, or t·(|a| − t/2) beyond the threshold t; Huber's divided by t.
     exponent : float ≥ 1, default 1.5
@@ -48,7 +48,7 @@ class HCMLoss(nn.Module):
     Attributes
     ----------
     epoch : int
-        To be set by the training loop, counted from 0; only "cifar10" looks at it.
+        Set by the training loop, counted from 0; only "cifar10" uses it.
     step : int
         Number of losses computed so far, in training.
 
@@ -91,7 +91,7 @@ class HCMLoss(nn.Module):
             if (phi, exponent, threshold, norm_weight, reduction) != ("squared", 1.5, 1.0, 0.0, "mean"):
                 raise parameter_error(self, "preset", "None where anything else is chosen, as it fixes all", preset)
         # The bound method, so that the head's weights are not listed among the loss's own.
-        self._embed = None if head is None else _embed_of(head)
+        self._embed = None if head is None else _find_embed(head)
         self.phi = phi
         self.exponent = float(exponent)
         self.threshold = float(threshold)
@@ -102,7 +102,7 @@ class HCMLoss(nn.Module):
         self.step = 0
 
     def forward(self, output: SphericalOutput, target: Any) -> Tensor:
-        """The loss of an output.
+        """Return the loss of an output.
 
         Parameters
         ----------
@@ -112,17 +112,17 @@ class HCMLoss(nn.Module):
             From `head.embed`, or the targets themselves where the loss was given the head.
         """
         check_output(output)
-        truth = self._on_sphere(target)
+        truth = self._place_on_sphere(target)
         self._check_shapes(output, truth)
-        loss = self._text(output, truth) if self.preset is None else self._script(output, truth)
-        self._watch(loss, output, truth)  # pyright: ignore[reportCallIssue]
+        loss = self._compute_loss(output, truth) if self.preset is None else self._compute_preset(output, truth)
+        self._check_finite(loss, output, truth)  # pyright: ignore[reportCallIssue]
         return loss
 
     def extra_repr(self) -> str:
         chosen = f"phi={self.phi!r}, norm_weight={self.norm_weight:g}, reduction={self.reduction!r}"
         return chosen if self.preset is None else f"preset={self.preset!r}"
 
-    def _text(self, output: SphericalOutput, truth: SphericalOutput) -> Tensor:
+    def _compute_loss(self, output: SphericalOutput, truth: SphericalOutput) -> Tensor:
         loss = self._phi_of_norm(geometry.join(output.direction - truth.direction, truth.magnitude))
         loss = loss + self._phi(torch.abs(output.magnitude - truth.magnitude))
         if self.norm_weight > 0:
@@ -131,7 +131,7 @@ class HCMLoss(nn.Module):
             loss = loss + (output.mean - truth.mean).square().sum(dim=-1)
         return _REDUCTIONS[self.reduction](loss)
 
-    def _script(self, output: SphericalOutput, truth: SphericalOutput) -> Tensor:
+    def _compute_preset(self, output: SphericalOutput, truth: SphericalOutput) -> Tensor:
         y = geometry.join(truth.direction, truth.magnitude)
         mse = nn.functional.mse_loss
         if self.preset == "two-moons":
@@ -143,7 +143,7 @@ class HCMLoss(nn.Module):
         return warm_up * (errors.clamp_min(torch.finfo(errors.dtype).tiny) ** 0.75).sum()
 
     def _phi(self, size: Tensor) -> Tensor:
-        """φ of numbers that are not negative."""
+        """Return φ of numbers that are not negative."""
         if self.phi == "squared":
             return size.square()
         if self.phi == "power":
@@ -156,7 +156,7 @@ class HCMLoss(nn.Module):
         # No root where none is needed: cheaper, and smooth at zero.
         return vectors.square().sum(dim=-1) if self.phi == "squared" else self._phi(geometry.norm(vectors))
 
-    def _on_sphere(self, target: Any) -> SphericalOutput:
+    def _place_on_sphere(self, target: Any) -> SphericalOutput:
         if hasattr(target, "direction"):
             return target
         if self._embed is None:
@@ -181,19 +181,19 @@ class HCMLoss(nn.Module):
                 "Make the head with mean=False; around a TorchRegressor, HCMRegressor(decoder='product') has none."
             )
 
-    # Counting and branching on values would break the graph of a compiled loss, or compile it anew each step.
+    # Counting and branching on values would break the graph of a compiled loss, or compile it again at each step.
     @torch.compiler.disable
-    def _watch(self, loss: Tensor, output: SphericalOutput, truth: SphericalOutput) -> None:
+    def _check_finite(self, loss: Tensor, output: SphericalOutput, truth: SphericalOutput) -> None:
         self.step += self.training
         if not bool(torch.isfinite(loss).all()):
             raise InvalidInputError(
                 f"The loss is not finite at step {self.step}: it is {float(loss.detach().sum()):g}. "
-                + _cause(output, truth)
+                + _explain(output, truth)
             )
 
 
-def _embed_of(head: Any) -> Callable[[Any], SphericalOutput]:
-    # Asked of the method, because a compiled head is another module that passes on the methods of the one inside.
+def _find_embed(head: Any) -> Callable[[Any], SphericalOutput]:
+    # Check the method and not the head: a compiled head is another module that passes on the methods of the one inside.
     embed = getattr(head, "embed", None)
     if not isinstance(getattr(embed, "__self__", None), SphereReader):
         raise InvalidTypeError(
@@ -203,12 +203,12 @@ def _embed_of(head: Any) -> Callable[[Any], SphericalOutput]:
     return cast(Any, embed)
 
 
-def _cause(output: SphericalOutput, truth: SphericalOutput) -> str:
+def _explain(output: SphericalOutput, truth: SphericalOutput) -> str:
     if output.magnitude.numel() == 0:
         return "The batch is empty: look for a filter that leaves no rows, and leave such batches out."
-    if not _finite(truth):
+    if not _is_finite(truth):
         return "The targets are not finite: drop or fill the missing ones, and check how they were standardised."
-    if not _finite(output):
+    if not _is_finite(output):
         return (
             "The targets are finite, the network's outputs are not: lower the learning rate, clip the gradients, "
             "and look for missing values in the inputs."
@@ -219,5 +219,5 @@ def _cause(output: SphericalOutput, truth: SphericalOutput) -> str:
     )
 
 
-def _finite(values: SphericalOutput) -> bool:
+def _is_finite(values: SphericalOutput) -> bool:
     return all(bool(torch.isfinite(part).all()) for part in values if part is not None)

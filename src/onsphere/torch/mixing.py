@@ -1,6 +1,6 @@
-"""Mixed samples with mixed labels: the only ones that teach a classifier what lies between its classes.
+"""Mixed samples with mixed labels: only they teach a classifier what lies between its classes.
 
-A mixed label stays as it is. Its norm is below 1, and that is what the direction is to learn.
+A mixed label stays as it is. Its norm is below 1, and that is what the direction should learn.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def mixup(
     >>> (labels > 0).sum(dim=1).tolist()
     [2, 2, 2, 2]
     """
-    check_number("mixup", "alpha", alpha, above=0)
-    _check_generator("mixup", generator)
-    return _mix(x, labels, 2, alpha, generator)
+    return _mix("mixup", x, labels, 2, alpha, generator)
 
 
 def dirichlet_mix(
@@ -59,7 +57,7 @@ def dirichlet_mix(
     soft : floating Tensor of shape (n, C)
         One-hot or soft labels: not negative, and summing to 1 in every row.
     k : int ≥ 2, default 20
-        A batch with fewer samples, as the last of an epoch may be, is mixed of all it has.
+        A batch with fewer samples, as the last of an epoch may be, is mixed from all it has.
     alpha : float > 0, default 0.5
         The smaller, the fewer of the k matter.
     generator : torch.Generator, optional
@@ -76,16 +74,17 @@ def dirichlet_mix(
     (True, True)
     """
     check_number("dirichlet_mix", "k", k, above=2, closed="left", whole=True)
-    check_number("dirichlet_mix", "alpha", alpha, above=0)
-    _check_generator("dirichlet_mix", generator)
-    return _mix(x, soft, k, alpha, generator)
+    return _mix("dirichlet_mix", x, soft, k, alpha, generator)
 
 
-def _mix(x: Tensor, labels: Tensor, k: int, alpha: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _mix(
+    owner: str, x: Tensor, labels: Tensor, k: int, alpha: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    _check_shares_and_generator(owner, alpha, generator)
     _check_batch(x, labels)
-    # Shares of half precision would sum to 1 too loosely, and doubles deserve shares of their own precision.
+    # Shares of half precision would sum to 1 too loosely; doubles get shares of their own precision.
     dtype = torch.promote_types(torch.promote_types(x.dtype, labels.dtype), torch.float32)
-    weights = _weights(len(x), min(k, len(x)), alpha, generator, x.device, dtype)
+    weights = _draw_weights(len(x), min(k, len(x)), alpha, generator, x.device, dtype)
     return _combine(weights, x), _combine(weights, labels)
 
 
@@ -109,17 +108,18 @@ def _describe(values: Any) -> str:
     return f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
 
 
-def _check_generator(owner: object, generator: Any) -> None:
+def _check_shares_and_generator(owner: object, alpha: float, generator: Any) -> None:
+    check_number(owner, "alpha", alpha, above=0)
     if not (generator is None or isinstance(generator, torch.Generator)):
         raise parameter_error(owner, "generator", "a torch.Generator or None", generator)
 
 
-def _weights(
+def _draw_weights(
     n: int, k: int, alpha: float, generator: torch.Generator | None, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """One row of shares per mixture, k of them above zero. A matrix, so that no sample is copied k times."""
+    """Return one row of shares per mixture, k of them above zero; as a matrix, no sample is copied k times."""
     where = device if generator is None else generator.device
-    # torch.distributions takes no generator; this is the function beneath it.
+    # torch.distributions takes no generator; this is the function that it calls.
     concentration = torch.full((n, k), float(alpha), device=where, dtype=dtype)
     shares = torch._sample_dirichlet(concentration, generator=generator)  # pyright: ignore[reportPrivateImportUsage]
     # The k largest of n random numbers are k different samples, each as likely as the others.
@@ -142,7 +142,7 @@ class MixingCollate:
         Integer labels become one-hot vectors of this length; labels (n, n_classes) stay as they are.
     method : {"dirichlet", "mixup"}, default "dirichlet"
     k, alpha : as in `dirichlet_mix`
-        "mixup" mixes two and makes no use of k.
+        "mixup" mixes two and ignores k.
     generator : torch.Generator, optional
         For a DataLoader without workers. With workers, leave it out and seed the loader: each worker would get a
         copy of the generator, and all would draw the same shares.
@@ -169,8 +169,7 @@ class MixingCollate:
         check_number(self, "n_classes", n_classes, above=2, closed="left", whole=True)
         check_option(self, "method", method, ["dirichlet", "mixup"])
         check_number(self, "k", k, above=2, closed="left", whole=True)
-        check_number(self, "alpha", alpha, above=0)
-        _check_generator(self, generator)
+        _check_shares_and_generator(self, alpha, generator)
         self.n_classes = n_classes
         self.method = method
         self.k = k
@@ -178,7 +177,7 @@ class MixingCollate:
         self.generator = generator
 
     def __call__(self, batch: list[Any]) -> tuple[Tensor, Tensor]:
-        x, labels = _collated(batch)
+        x, labels = _collate(batch)
         if not labels.is_floating_point():
             if not bool(((labels >= 0) & (labels < self.n_classes)).all()):
                 raise InvalidInputError(
@@ -196,8 +195,8 @@ class MixingCollate:
         return dirichlet_mix(x, labels, k=self.k, alpha=self.alpha, generator=self.generator)
 
 
-def _collated(batch: list[Any]) -> tuple[Tensor, Tensor]:
-    """Samples and labels, each as one tensor."""
+def _collate(batch: list[Any]) -> tuple[Tensor, Tensor]:
+    """Stack the samples, and the labels, into one tensor each."""
     first: Any = batch[0] if len(batch) else None
     if not (isinstance(first, tuple | list) and len(first) == 2):
         got = f"{len(first)} parts" if isinstance(first, tuple | list) else type(first).__name__

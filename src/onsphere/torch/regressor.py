@@ -29,24 +29,22 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.errors import InvalidInputError
-from onsphere.torch.custom import made_module
-from onsphere.torch.devices import checked_device
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.networks import MLP
+from onsphere.torch.running import build_module, find_device, use_seed
 from onsphere.torch.training import (
     Net,
     RowLoss,
     Rows,
     SharedNet,
-    accelerator_on,
-    as_it_is,
-    callbacks_for,
+    ValidSplit,
     check_callbacks,
     check_finite,
     check_weights,
-    seeded,
-    training_errors,
-    validation_split,
+    keep_batch,
+    make_accelerator,
+    make_callbacks,
+    wrap_training_errors,
 )
 
 __all__ = ["TorchRegressor"]
@@ -71,8 +69,8 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         "squared" is the mean squared error of the columns; `HCMLoss` weighs direction, magnitude and mean as the
         paper does, and needs an HCMRegressor (or HCMClassifier) around it that says which columns are which. "auto"
         is HCMLoss() there and "squared" elsewhere. A loss of torch, called with (prediction, target) in standardised
-        columns, must have reduction="none" where rows are weighted. It may say by an attribute `outputs_per_column`
-        that the network has several outputs for each column, and by `standardizes=False` that columns stay as they are.
+        columns, must have reduction="none" where rows are weighted. Its attribute `outputs_per_column` can ask for
+        several outputs of the network for each column, and `standardizes=False` for columns as they are.
     optimizer : class, default torch.optim.Adam
     learning_rate : float, default 1e-3
     weight_decay : float, default 1e-4
@@ -92,14 +90,14 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     device : str, default "auto"
         "auto" is "cuda" where there is one, else "cpu".
     mixed_precision : bool, default False
-        Whether the network runs in bfloat16 where torch deems it safe; its weights stay as they are.
+        Whether the network runs in bfloat16 where torch considers that safe; its weights stay as they are.
     multi_process : bool, default False
         Whether to train through accelerate: of the processes that `accelerate launch script.py` starts, each takes its
         share of every batch, and all end with the same weights.
     progress : bool, default False
         Whether to show a bar that counts the epochs.
     random_state : int, RandomState or None
-        Seeds weights, order of rows and split. On a CPU, the same seed gives the same network.
+        Seeds the weights, the order of rows and the split. On a CPU, the same seed gives the same network.
 
     Attributes
     ----------
@@ -185,7 +183,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         sample_weight : array of shape (n,), optional
             Of each row in the loss.
         column_layout : mapping, optional
-            What HCMRegressor says of its columns: the arguments of `onsphere.models.backbone.from_columns`.
+            Which columns are which, from HCMRegressor: the arguments of `onsphere.models.backbone.from_columns`.
         """
         with restore_on_error(self):
             self._fit(X, y, sample_weight, column_layout)
@@ -193,37 +191,38 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, layout: Mapping[str, Any] | None) -> None:
         self._check_parameters()
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         target = check_regression_target(self, y)
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)
         columns = target[:, None] if target.ndim == 1 else target
         self._target_is_flat = target.ndim == 1
-        self._feature_scaler = _scaler(self.standardize).fit(rows, sample_weight=weights)
-        scaled = self.standardize and getattr(self.loss, "standardizes", True)
-        self._column_scaler: Any = _scaler(scaled).fit(columns, sample_weight=weights)
+        self._feature_scaler = _make_scaler(self.standardize).fit(rows, sample_weight=weights)
+        standardizes = self.standardize and getattr(self.loss, "standardizes", True)
+        self._column_scaler: Any = _make_scaler(standardizes).fit(columns, sample_weight=weights)
         data = Rows(
             self._feature_scaler.transform(rows),
             self._column_scaler.transform(columns),
             np.ones(len(rows)) if weights is None else weights / weights.mean(),
         )
         seed = make_random_state(self, self.random_state).randint(2**31 - 1)
-        device = checked_device(self, self.device)
-        with seeded(seed):
+        device = find_device(self.device, owner=self)
+        with use_seed(seed):
             check_finite(data)
-            module = self._network(rows.shape[1], self._outputs_per_column() * columns.shape[1], data.parts[0][:2])
-            net = self._trainer(module, self._criterion(layout, weights), seed, device)
-            with training_errors():
+            net = self._make_net(self._build_network(data.parts[0][:2]), self._make_loss(layout, weights), seed, device)
+            with wrap_training_errors():
                 net.fit(data, None)
             check_weights(net.module_, self.learning_rate)
-        # skorch's own account of every batch would outgrow the network.
+        # skorch's record of every batch would be larger than the network.
         self.history_ = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
-        # Without the optimiser's memory and the accelerator, so that it is small and can be pickled.
-        trained = net.accelerator.unwrap_model(net.module_) if self.multi_process else net.module_
-        self.net_ = Net(trained.to(device), **self._common(device)).initialize()
+        self._keep_network(net.unwrap_module(), device)
+
+    def _keep_network(self, module: nn.Module, device: torch.device) -> None:
+        """Keep the network without optimiser and accelerator, so that it is small and can be pickled."""
+        self.net_ = Net(module.to(device), **self._net_options(device)).initialize()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is kept in a file: where the network can be made again, only its weights."""
+        """Return what is kept in a file: only the weights, where the network can be built again."""
         inherited: Any = super().__getstate__()
         state: dict[str, Any] = dict(inherited)
         if "net_" in state and not isinstance(self.module, nn.Module):
@@ -238,34 +237,31 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         if isinstance(getattr(self, "net_", None), bytes):
             from safetensors.torch import load
 
-            n_features = self._feature_scaler.n_features_in_
-            n_outputs = self._outputs_per_column() * self._column_scaler.n_features_in_
-            with seeded(0):
-                module = self._network(n_features, n_outputs, torch.zeros(2, n_features))
+            with use_seed(0):
+                module = self._build_network(torch.zeros(2, self._feature_scaler.n_features_in_))
             module.load_state_dict(load(self.net_))
-            device = checked_device(self, self.device)
-            self.net_ = Net(module.to(device), **self._common(device)).initialize()
+            self._keep_network(module, find_device(self.device, owner=self))
 
     def predict(self, X: Any) -> Floats:
         """Predict the columns, (n,) or (n, k), like the y of fit."""
         if self._outputs_per_column() != 1:
             raise InvalidInputError(
-                f"The network has {self._outputs_per_column()} outputs per column, as its loss asks for; they are no "
-                "predictions. Use predict_outputs, or the model that chose the loss."
+                f"The network has {self._outputs_per_column()} outputs per column, because its loss needs them; they "
+                "are not predictions. Use predict_outputs, or the model that chose the loss."
             )
-        values = self.from_standardized(self.predict_outputs(X))
+        values = self.unstandardize(self.predict_outputs(X))
         return values[:, 0] if self._target_is_flat else values
 
     def predict_outputs(self, X: Any, *, n_samples: int | None = None, seed: int = 0) -> Floats:
-        """What the network itself gives: numbers for standardised columns.
+        """Return the outputs of the network itself: numbers for standardised columns.
 
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
         n_samples : int, optional
-            Passes in which what is random in training (dropout, weights that are drawn) stays so. In each pass it is
-            drawn once for all rows, so that the answer of a row does not depend on its company. By default one pass
-            in which nothing is random.
+            Number of passes in which what is random in training (dropout, weights that are drawn) stays random. Each
+            pass draws once for all rows, so that the answer for a row does not depend on the other rows. By default
+            one pass in which nothing is random.
         seed : int, default 0
             Of these passes.
 
@@ -274,19 +270,18 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         array of shape (n, k), or (n_samples, n, k)
         """
         check_number("predict_outputs", "seed", seed, above=0, below=2**32, closed="left", whole=True)
-        data = Rows(self.standardized_rows(X))
-        with seeded(seed):  # a loader draws a number even where nothing is random
+        data = Rows(self.standardize_rows(X))
+        with use_seed(seed):  # a loader draws a number even where nothing is random
             if n_samples is None:
-                return self._predicted(data)
+                return self._run_network(data)
             check_number("predict_outputs", "n_samples", n_samples, above=1, closed="left", whole=True)
-            seeds = np.random.RandomState(seed).randint(2**31 - 1, size=n_samples)
-            return np.stack([self._drawn(data, int(each)) for each in seeds])
+            draws: list[Floats] = []
+            for draw_seed in np.random.RandomState(seed).randint(2**31 - 1, size=n_samples):
+                with self.net_.use_one_draw(int(draw_seed)):
+                    draws.append(self._run_network(data))
+            return np.stack(draws)
 
-    def _drawn(self, data: Rows, seed: int) -> Floats:
-        with self.net_.one_draw(seed):
-            return self._predicted(data)
-
-    def _predicted(self, data: Rows) -> Floats:
+    def _run_network(self, data: Rows) -> Floats:
         outputs = self.net_.predict(data).astype(np.float64)
         if not np.isfinite(outputs).all():
             n_bad = int(np.sum(~np.isfinite(outputs).all(axis=1)))
@@ -296,16 +291,16 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             )
         return outputs
 
-    def from_standardized(self, columns: Floats, *, centered: bool = True) -> Floats:
-        """Standardised columns (..., k) in their own unit; spreads (centered=False) are scaled and not moved."""
+    def unstandardize(self, columns: Floats, *, centered: bool = True) -> Floats:
+        """Return standardised columns (..., k) in their own unit; centered=False scales spreads without moving them."""
         scaler = self._column_scaler
         scaled = columns if scaler.scale_ is None else columns * scaler.scale_
         return scaled + scaler.mean_ if centered and scaler.with_mean else scaled
 
-    def standardized_rows(self, X: Any) -> Tensor:
-        """The rows as `net_.module_` sees them."""
+    def standardize_rows(self, X: Any) -> Tensor:
+        """Return the rows as `net_.module_` sees them."""
         check_fitted(self, "net_")
-        return torch.as_tensor(self._feature_scaler.transform(self._rows(X, fitting=False)), dtype=torch.float32)
+        return torch.as_tensor(self._feature_scaler.transform(self._check_rows(X, fitting=False)), dtype=torch.float32)
 
     def _outputs_per_column(self) -> int:
         return int(getattr(self.loss, "outputs_per_column", 1))
@@ -324,26 +319,27 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         if isinstance(self.loss, str):
             check_option(self, "loss", self.loss, ["auto", "squared"])
         elif isinstance(self.loss, type) or not callable(self.loss):
-            raise parameter_error(self, "loss", "'auto', 'squared' or a loss that was made, as nn.L1Loss()", self.loss)
+            raise parameter_error(self, "loss", "'auto', 'squared' or an instance such as nn.L1Loss()", self.loss)
         if not callable(self.optimizer):
-            raise parameter_error(self, "optimizer", "a class of optimizers, as torch.optim.Adam", self.optimizer)
+            raise parameter_error(self, "optimizer", "a class of optimizers such as torch.optim.Adam", self.optimizer)
         check_callbacks(self, self.callbacks)
         if self.module is not None and not callable(self.module):
             raise parameter_error(self, "module", "a Module, or a callable that makes one", self.module)
         for name in ("standardize", "mixed_precision", "multi_process", "progress"):
             check_flag(self, name, getattr(self, name))
 
-    def _rows(self, X: Any, *, fitting: bool) -> Floats:
+    def _check_rows(self, X: Any, *, fitting: bool) -> Floats:
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
-        with wrap_errors():  # of a table, text in a column
+        with wrap_errors():  # a table can have text in a column
             return check_array(rows, dtype="float64")
 
-    def _network(self, n_features: int, n_outputs: int, rows: Tensor) -> nn.Module:
+    def _build_network(self, some_rows: Tensor) -> nn.Module:
+        n_features, n_outputs = some_rows.shape[1], self._outputs_per_column() * self._column_scaler.n_features_in_
         if self.module is None:
             return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes, dropout=self.dropout)
-        return made_module(self.module, n_features, n_outputs, rows)
+        return build_module(self.module, n_features, n_outputs, some_rows)
 
-    def _criterion(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> RowLoss:
+    def _make_loss(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> RowLoss:
         loss: Any = self.loss
         if loss == "auto":
             loss = "squared" if layout is None else HCMLoss()
@@ -359,52 +355,45 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         if on_sphere and loss.preset is None:
             loss.reduction = "none"
         n_columns = self._column_scaler.n_features_in_
-        center = self.from_standardized(np.zeros(n_columns))
-        scale = self.from_standardized(np.ones(n_columns), centered=False)
+        center = self.unstandardize(np.zeros(n_columns))
+        scale = self.unstandardize(np.ones(n_columns), centered=False)
         return RowLoss(loss, layout if on_sphere else None, center, scale, weighted=weights is not None)
 
-    def _common(self, device: torch.device | None) -> dict[str, Any]:
+    def _net_options(self, device: torch.device | None) -> dict[str, Any]:
         return {
             "mixed_precision": self.mixed_precision,
             "device": None if device is None else str(device),
             "verbose": 0,
             "iterator_valid__batch_size": _EVALUATED_AT_ONCE * self.batch_size,
-            "iterator_valid__collate_fn": as_it_is,
+            "iterator_valid__collate_fn": keep_batch,
         }
 
-    def _trainer(self, module: nn.Module, criterion: RowLoss, seed: int, device: torch.device) -> Any:
+    def _make_net(self, module: nn.Module, loss: RowLoss, seed: int, device: torch.device) -> Net:
+        needs_validation = self.early_stopping is not None or self.schedule == "plateau"
         options: dict[str, Any] = {
-            "criterion": lambda: criterion,
+            "criterion": lambda: loss,
             "optimizer": self.optimizer,
             "optimizer__weight_decay": self.weight_decay,
             "lr": self.learning_rate,
             "max_epochs": self.max_epochs,
             "batch_size": self.batch_size,
             "iterator_train__shuffle": True,
-            "iterator_train__collate_fn": as_it_is,
-            "callbacks": callbacks_for(
-                progress=self.progress,
-                schedule=self.schedule,
-                max_epochs=self.max_epochs,
-                early_stopping=self.early_stopping,
-                more=self.callbacks,
-            ),
-            "train_split": None,
+            "iterator_train__collate_fn": keep_batch,
+            "callbacks": make_callbacks(self),
+            "train_split": ValidSplit(float(self.validation_fraction), random_state=seed) if needs_validation else None,
         }
-        if self.early_stopping is not None or self.schedule == "plateau":
-            options["train_split"] = validation_split(self.validation_fraction, seed)
         if not self.multi_process:
-            return Net(module, **self._common(device), **options)
-        accelerator = accelerator_on(device)
+            return Net(module, **self._net_options(device), **options)
+        accelerator = make_accelerator(device)
         if self.batch_size % accelerator.num_processes:
             multiple = f"a multiple of {accelerator.num_processes}, the number of processes"
             raise parameter_error(self, "batch_size", multiple, self.batch_size)
-        # skorch would unwrap the network before early stopping puts the best weights back, whose names are those of the
-        # wrapped one; and it would print a table, verbose or not.
-        quiet = {"callbacks__print_log__sink": as_it_is}
+        # skorch would unwrap the network before early stopping restores the best weights, which carry the names of the
+        # wrapped one; and it would print a table even with verbose=0.
+        quiet = {"callbacks__print_log__sink": keep_batch}
         wrapping: dict[str, Any] = {"accelerator": accelerator, "unwrap_after_train": False, **quiet}
-        return SharedNet(module, **self._common(None), **options, **wrapping)
+        return SharedNet(module, **self._net_options(None), **options, **wrapping)
 
 
-def _scaler(active: bool) -> Any:
+def _make_scaler(active: bool) -> Any:
     return StandardScaler(with_mean=active, with_std=active)

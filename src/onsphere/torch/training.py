@@ -1,4 +1,4 @@
-"""What we add to skorch's training: batches of rows, losses of rows, a bar, and the watch over a loss."""
+"""What onsphere adds to skorch's training: whole batches, losses of rows, draws of what is random, and checks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import from_columns
 from onsphere.torch.head import SphericalOutput
 from onsphere.torch.loss import HCMLoss
+from onsphere.torch.running import find_random_layers, use_seed
 
 try:
-    from skorch import NeuralNetRegressor, hf
-    from skorch.callbacks import Callback, EarlyStopping, LRScheduler
-    from skorch.dataset import ValidSplit
+    import skorch
+    from skorch import hf
 except ImportError:
     raise missing_extra_error("TorchRegressor", "skorch", "torch") from None
 
@@ -28,32 +28,28 @@ __all__ = [
     "RowLoss",
     "Rows",
     "SharedNet",
-    "accelerator_on",
-    "as_it_is",
-    "callbacks_for",
+    "ValidSplit",
     "check_callbacks",
     "check_finite",
     "check_weights",
-    "random_layers",
-    "seeded",
-    "training_errors",
-    "validation_split",
+    "keep_batch",
+    "make_accelerator",
+    "make_callbacks",
+    "wrap_training_errors",
 ]
 
 # skorch has no types, and those inferred from its defaults are too narrow.
-_NeuralNetRegressor: Any = NeuralNetRegressor
-_Callback: Any = Callback
-_EarlyStopping: Any = EarlyStopping
-_LRScheduler: Any = LRScheduler
-_ValidSplit: Any = ValidSplit
-_hf: Any = hf
+_skorch: Any = skorch
+_AccelerateMixin: Any = hf.AccelerateMixin
+random_layers, seeded = find_random_layers, use_seed  # until reproduction/ uses the public names
+ValidSplit: Any = _skorch.dataset.ValidSplit
 
-# What these layers do to a row is a product with factors that do not depend on it.
+# These layers multiply a row by factors that do not depend on it.
 _DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class Rows(torch.utils.data.Dataset[Any]):
-    """Arrays of equal length as (features, (the others)), a whole batch at a time; row by row would take ten times."""
+    """Arrays of equal length as (features, (the others)), a whole batch at a time: ten times faster than row by row."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = [torch.as_tensor(part, dtype=torch.float32) for part in parts]
@@ -66,14 +62,15 @@ class Rows(torch.utils.data.Dataset[Any]):
         return features, tuple(others)
 
 
-def as_it_is(batch: Any) -> Any:
+def keep_batch(batch: Any) -> Any:
+    """Collate nothing: `Rows` returns whole batches."""
     return batch
 
 
 class RowLoss:
     """The weighted mean, over rows, of a loss of standardised columns or of the sphere that they describe.
 
-    No Module: accelerate would wrap it, and fail for want of weights.
+    Not a Module: accelerate would wrap it, and fail because it has no weights.
     """
 
     def __init__(
@@ -88,12 +85,12 @@ class RowLoss:
     def __call__(self, prediction: Tensor, target_and_weight: tuple[Tensor, Tensor]) -> Tensor:
         target, weight = target_and_weight
         if self.layout is not None:
-            values = self.loss(self._on_sphere(prediction), self._on_sphere(target))
+            values = self.loss(self._read_sphere(prediction), self._read_sphere(target))
         else:
             values = self.loss(prediction, target)
         if not isinstance(values, Tensor):
             raise InvalidInputError(
-                f"Expected a loss that returns a tensor. Got {type(values).__name__}. Keep to the operations of torch."
+                f"Expected a loss that returns a tensor. Got {type(values).__name__}. Use only operations of torch."
             )
         if values.dim() == 0:
             if self.weighted:
@@ -104,7 +101,7 @@ class RowLoss:
             return values
         return (values.reshape(len(weight), -1).mean(dim=1) * weight).mean()
 
-    def _on_sphere(self, columns: Tensor) -> SphericalOutput:
+    def _read_sphere(self, columns: Tensor) -> SphericalOutput:
         layout = cast("Mapping[str, Any]", self.layout)
         unscaled: Any = columns * self.scale.to(columns.device) + self.center.to(columns.device)
         direction, magnitude, mean = from_columns(unscaled, **layout)
@@ -113,25 +110,25 @@ class RowLoss:
 
 
 class _StoppedEarlyError(Exception):
-    """A callback has seen enough epochs."""
+    """A callback ended the training."""
 
 
-class Net(_NeuralNetRegressor):
-    """skorch's, in bfloat16 if asked, with draws of what is random, and the penalty of a network that has one.
+class Net(_skorch.NeuralNetRegressor):
+    """skorch's regressor with three additions: bfloat16, draws of what is random, and the penalty of a network.
 
-    A penalty is of the whole training set (the divergence of a Bayesian network from its prior, say); a row bears its
-    share.
+    A penalty belongs to the whole training set (for example the divergence of a Bayesian network from its prior); each
+    row pays its share.
     """
 
     def __init__(self, module: Any, *, mixed_precision: bool, **options: Any) -> None:
         super().__init__(module, **options)
         self.mixed_precision = mixed_precision
-        # A name that ends otherwise would be a parameter to skorch.
+        # skorch takes an attribute without the underscore at the end for a parameter.
         self.n_rows_ = 1
         self.draw_seed_: int | None = None
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **options: Any) -> Any:
-        """As skorch's, but who interrupts it gets no half-trained network for a trained one."""
+        """Train as skorch does, except that an interrupt by the user raises and leaves no half-trained network."""
         self.notify("on_train_begin", X=X, y=y)
         with suppress(_StoppedEarlyError):
             self.fit_loop(X, y, **options)
@@ -142,7 +139,7 @@ class Net(_NeuralNetRegressor):
         try:
             super().notify(method_name, **options)
         except KeyboardInterrupt:
-            # So skorch's callbacks end a training, after an epoch; what comes at other times is from a person.
+            # skorch's callbacks end a training this way after an epoch; at any other time it is the user.
             raise (_StoppedEarlyError if method_name == "on_epoch_end" else KeyboardInterrupt) from None
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
@@ -152,23 +149,23 @@ class Net(_NeuralNetRegressor):
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **options: Any) -> Tensor:
         loss = super().get_loss(y_pred, y_true, *args, **options)
-        penalty = getattr(self.bare_module(), "penalty", None)
+        penalty = getattr(self.unwrap_module(), "penalty", None)
         return loss if penalty is None else loss + penalty() / self.n_rows_
 
-    def bare_module(self) -> nn.Module:
-        """The network itself, without what wraps it in training."""
+    def unwrap_module(self) -> nn.Module:
+        """Return the network without what wraps it in training."""
         return self.module_
 
     @contextmanager
-    def one_draw(self, seed: int) -> Any:
+    def use_one_draw(self, seed: int) -> Any:
         """Predict with one draw of what is random in training, the same for all rows.
 
-        So a row gets the same answer whatever rows and batches it comes with.
+        A row then gets the same answer whatever rows and batches it comes with.
         """
         self.draw_seed_ = seed
         handles = [
-            layer.register_forward_hook(_drop_alike)
-            for layer in random_layers(self.module_)
+            layer.register_forward_hook(_drop_same_in_all_rows)
+            for layer in find_random_layers(self.module_)
             if isinstance(layer, _DROPPING)
         ]
         try:
@@ -182,37 +179,25 @@ class Net(_NeuralNetRegressor):
     def infer(self, x: Any, **options: Any) -> Tensor:
         if self.draw_seed_ is not None:
             torch.manual_seed(self.draw_seed_)
-            for layer in random_layers(self.module_):
+            for layer in find_random_layers(self.module_):
                 layer.train(not isinstance(layer, _DROPPING))
         device = next(self.module_.parameters()).device
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bool(self.mixed_precision)):
             return super().infer(x, **options).float()
 
 
-def _drop_alike(layer: nn.Module, given: tuple[Tensor], rows: Tensor) -> Tensor:
-    """A hook on a layer that drops nothing at the moment: drop the same in all rows."""
+def _drop_same_in_all_rows(layer: nn.Module, given: tuple[Tensor], rows: Tensor) -> Tensor:
+    """Multiply all rows by one draw of a layer that is in evaluation mode; a forward hook."""
     layer.train()
     factors = layer.forward(torch.ones_like(rows[:1]))
     layer.eval()
     return rows * factors
 
 
-def random_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers that are random in training: dropout with a rate above zero, and those with `is_random = True`.
+class SharedNet(_AccelerateMixin, Net):
+    """The same over several processes, which must see one loss to agree on when to stop."""
 
-    A layer of the latter kind, asked in training mode but without gradients, should draw once for all rows.
-    """
-    return [
-        layer
-        for layer in module.modules()
-        if (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0) or getattr(layer, "is_random", False)
-    ]
-
-
-class SharedNet(_hf.AccelerateMixin, Net):
-    """The same over several processes, which must agree on when to stop and so on the loss that they see."""
-
-    def bare_module(self) -> nn.Module:
+    def unwrap_module(self) -> nn.Module:
         return self.accelerator.unwrap_model(self.module_)
 
     def validation_step(self, batch: Any, **options: Any) -> dict[str, Any]:
@@ -220,19 +205,18 @@ class SharedNet(_hf.AccelerateMixin, Net):
         return step | {"loss": self.accelerator.reduce(step["loss"], reduction="mean")}
 
 
-def accelerator_on(device: torch.device) -> Any:
+def make_accelerator(device: torch.device) -> Any:
+    """Return accelerate's Accelerator; one batch is split among its processes, so their number changes nothing."""
     try:
         from accelerate import Accelerator
         from accelerate.utils import DataLoaderConfiguration
     except ImportError:
         raise missing_extra_error("TorchRegressor(multi_process=True)", "accelerate", "torch") from None
-    # One batch is split among the processes, so that their number does not change what is learned.
-    loading = DataLoaderConfiguration(split_batches=True)
-    return Accelerator(cpu=device.type == "cpu", dataloader_config=loading)
+    return Accelerator(cpu=device.type == "cpu", dataloader_config=DataLoaderConfiguration(split_batches=True))
 
 
 def check_finite(data: Rows) -> None:
-    """That nothing was too large for single precision."""
+    """Check that nothing is too large for single precision."""
     for what, part in zip(("features", "targets"), data.parts, strict=False):
         if not bool(torch.isfinite(part).all()):
             raise InvalidInputError(
@@ -241,9 +225,18 @@ def check_finite(data: Rows) -> None:
             )
 
 
+def check_weights(module: nn.Module, learning_rate: float) -> None:
+    """Check that the weights are finite: the loss is computed before a step, so the last step may have gone wrong."""
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
+        raise InvalidInputError(
+            f"The weights are not finite after training: the last steps were too large. Lower learning_rate (now "
+            f"{learning_rate:g}), or clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)])."
+        )
+
+
 @contextmanager
-def training_errors() -> Generator[None]:
-    """What torch raises while it trains, as an error of ours that says so."""
+def wrap_training_errors() -> Generator[None]:
+    """Raise what torch raises in training as InvalidInputError."""
     try:
         with wrap_errors("The network could not be trained: "):
             yield
@@ -254,48 +247,32 @@ def training_errors() -> Generator[None]:
         ) from error
 
 
-def check_weights(module: nn.Module, learning_rate: float) -> None:
-    """The loss is seen before a step, so the last step may still have gone astray."""
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
-        raise InvalidInputError(
-            f"The weights are not finite after training: the last steps were too large. Lower learning_rate (now "
-            f"{learning_rate:g}), or clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)])."
-        )
+def check_callbacks(owner: object, given: Any) -> None:
+    """Check that these are skorch callbacks, each alone or as (name, callback)."""
+    is_sequence = isinstance(given, Sequence) and not isinstance(given, str)
+    alone = [item[-1] if isinstance(item, tuple) and len(item) == 2 else item for item in given] if is_sequence else [0]
+    if not all(isinstance(item, _skorch.callbacks.Callback) for item in alone):
+        raise parameter_error(owner, "callbacks", "a sequence of skorch callbacks such as [EpochTimer()]", given)
 
 
-def validation_split(fraction: float, seed: int) -> Any:
-    """What skorch calls to keep a share of the rows from training."""
-    return _ValidSplit(float(fraction), random_state=seed)
-
-
-def callbacks_for(
-    *, progress: bool, schedule: str | None, max_epochs: int, early_stopping: int | None, more: Sequence[Any]
-) -> list[Any]:
-    """The watch over the loss, and what a user asked for."""
-    chosen: list[Any] = [("watch", _Watch()), *more]
-    if progress:
-        chosen.append(("progress", _Progress()))
-    if schedule == "cosine":
-        policy = torch.optim.lr_scheduler.CosineAnnealingLR
-        chosen.append(("schedule", _LRScheduler(policy, T_max=max_epochs)))
-    elif schedule == "plateau":
-        policy = torch.optim.lr_scheduler.ReduceLROnPlateau
-        chosen.append(("schedule", _LRScheduler(policy, monitor="valid_loss")))
-    if early_stopping is not None:
-        chosen.append(("early_stopping", _EarlyStopping(patience=early_stopping, load_best=True)))
+def make_callbacks(owner: Any) -> list[Any]:
+    """Return the callbacks that a TorchRegressor trains with: the check of the loss, and those that the user chose."""
+    chosen: list[Any] = [("check", _LossCheck()), *owner.callbacks]
+    if owner.progress:
+        chosen.append(("progress", _ProgressBar()))
+    schedulers, make_scheduler = torch.optim.lr_scheduler, _skorch.callbacks.LRScheduler
+    if owner.schedule == "cosine":
+        chosen.append(("schedule", make_scheduler(schedulers.CosineAnnealingLR, T_max=owner.max_epochs)))
+    elif owner.schedule == "plateau":
+        chosen.append(("schedule", make_scheduler(schedulers.ReduceLROnPlateau, monitor="valid_loss")))
+    if owner.early_stopping is not None:
+        stopping = _skorch.callbacks.EarlyStopping(patience=owner.early_stopping, load_best=True)
+        chosen.append(("early_stopping", stopping))
     return chosen
 
 
-def check_callbacks(owner: object, given: Any) -> None:
-    """A sequence of callbacks of skorch, each alone or with a name before it."""
-    is_sequence = isinstance(given, Sequence) and not isinstance(given, str)
-    alone = [item[-1] if isinstance(item, tuple) and len(item) == 2 else item for item in given] if is_sequence else [0]
-    if not all(isinstance(item, _Callback) for item in alone):
-        raise parameter_error(owner, "callbacks", "a sequence of skorch callbacks, made, as [EpochTimer()]", given)
-
-
-class _Watch(_Callback):
-    """Stop at a loss that is not finite, and let the loss know the epoch."""
+class _LossCheck(_skorch.callbacks.Callback):
+    """Stop at a loss that is not finite, and set the epoch of an HCMLoss."""
 
     def on_epoch_begin(self, net: Any, **_: Any) -> None:
         if isinstance(net.criterion_.loss, HCMLoss):
@@ -312,8 +289,8 @@ class _Watch(_Callback):
             )
 
 
-class _Progress(_Callback):
-    """A bar that counts epochs."""
+class _ProgressBar(_skorch.callbacks.Callback):
+    """A bar that counts epochs; skorch's own counts batches."""
 
     def on_train_begin(self, net: Any, **_: Any) -> None:
         from tqdm.auto import tqdm
@@ -321,19 +298,10 @@ class _Progress(_Callback):
         self.bar_ = tqdm(total=net.max_epochs, unit="epoch")
 
     def on_epoch_end(self, net: Any, **_: Any) -> None:
-        losses = {
-            name: f"{net.history[-1][name]:.4g}" for name in ("train_loss", "valid_loss") if name in net.history[-1]
-        }
+        last = net.history[-1]
+        losses = {name: f"{last[name]:.4g}" for name in ("train_loss", "valid_loss") if name in last}
         self.bar_.set_postfix(losses, refresh=False)
         self.bar_.update()
 
     def on_train_end(self, net: Any, **_: Any) -> None:
         self.bar_.close()
-
-
-@contextmanager
-def seeded(seed: int) -> Any:
-    """Random numbers of our own, and the caller's as they were afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield

@@ -9,9 +9,8 @@ from sklearn.base import clone
 from torch import nn
 
 from onsphere import InvalidInputError, InvalidTypeError
-from onsphere.baselines import MSP, ODIN, msp
+from onsphere.baselines import MSP, ODIN, msp, odin
 from onsphere.baselines.detector import Detector
-from onsphere.baselines.odin import odin
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onsphere._internal.validation import Floats, check_number, check_unmasked, wrap_errors
 from onsphere.baselines.softmax import msp
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereError
-from onsphere.torch.features import evaluating
+from onsphere.torch.running import use_eval_mode
 
 __all__ = ["ODIN", "odin"]
 
@@ -127,7 +127,7 @@ class ODIN(BaseEstimator):
         rows = _as_tensor(inputs)
         first = next(self.network.parameters(), torch.zeros(0))
         settings = {"temperature": self.temperature, "epsilon": self.epsilon}
-        with evaluating(self.network):
+        with use_eval_mode(self.network):
             batches = rows.split(self.batch_size)
             return np.concatenate([odin(self.network, batch.to(first), **settings) for batch in batches])
 
