@@ -70,7 +70,7 @@ def goals(network):
     }
     for kind in reversed(HEADS):
         methods[kind] = (
-            accuracy(head.heads_[kind].outputs(test)),
+            accuracy(head.heads_[kind].predict(test)),
             lambda name, kind=kind: head.predict_uncertainty_per_head(table(network, name))[kind],
         )
     methods["joint"] = (
@@ -144,13 +144,13 @@ class KMeansHead(FrozenHead):
 def part(network, kind, source="as it is", model=FrozenHead, **options):
     """One head by itself: its directions' lengths on every set, and their scale on rows it has not seen."""
     head = model(kind, random_state=0, **options).fit(SOURCES[source](network, "train"), images("train")[1])
-    known = head._solved()
+    known = head._solve()
 
     def outputs(name, factor=1.0):
-        return head.heads_[kind].outputs(factor * SOURCES[source](network, name))
+        return head.heads_[kind].predict(factor * SOURCES[source](network, name))
 
     said = {name: outputs(name) for name in ("test", *OOD)} | {"ten": outputs("test", 10.0)}
-    said["kept"] = head.heads_[kind].outputs(head.sums_.kept.X)
+    said["kept"] = head.heads_[kind].predict(head.sums_.kept.X)
     return said, known.reach[kind], known.center[kind], known.spread[kind]
 
 

@@ -16,7 +16,7 @@ from onsphere._internal.validation import check_number, parameter_error
 from onsphere.baselines.draws import numbers_from_draws
 from onsphere.baselines.likelihood import GaussianLoss
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, positive, prepare_network
-from onsphere.models.answers import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.networks import MLP
 from onsphere.torch.regressor import TorchRegressor
 
@@ -208,7 +208,7 @@ class BayesianNetwork(NetworkRegressor):
     ((100,), True)
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("n_passes",)
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("n_passes",)
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class BayesianNetwork(NetworkRegressor):
 
     def _predict(self, X: Any) -> RegressionPrediction:
         check_passes(self)
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         network = self.estimator_
         outputs = ask_network(network, rows, n_samples=self.n_passes).unflatten(-1, (-1, 2))
         means, variances = GaussianLoss().read(outputs)

@@ -32,7 +32,7 @@ from onsphere.baselines.posthoc import PostHoc, default_classifier
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.evaluation import Rows, Split, measured, median_seconds, row_errors, seconds_of
-from onsphere.models.backbone import default_backbone, seed_unseeded
+from onsphere.models.backbone import make_default_backbone, set_random_states
 
 __all__ = ["Comparison", "compare"]
 
@@ -170,7 +170,7 @@ def compare(
         for name, given in methods.items():
             try:
                 model: Any = PostHoc(given, FrozenEstimator(reference)) if isinstance(given, Detector) else clone(given)
-                seed_unseeded("compare", model, random_state)
+                set_random_states("compare", model, random_state)
                 row, answer = measured(model, split, coverage, plain_seconds=seconds)
                 result.rows.append({"method": name, **row})
                 result.models[name] = model
@@ -288,7 +288,7 @@ def _candidates(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> lis
             raise InvalidTypeError(f"The 'plain' parameter of compare must be {wanted}, made. Got {plain!r}.")
         return [plain]
     backbones = [getattr(model, "estimator", None) for model in methods.values()]
-    return [*filter(fits, backbones), default_classifier() if classes else default_backbone()]
+    return [*filter(fits, backbones), default_classifier() if classes else make_default_backbone()]
 
 
 def _add_plain(
@@ -296,7 +296,7 @@ def _add_plain(
 ) -> tuple[Any, float | None]:
     """The fitted plain model and the time of its prediction; no time where none could be fitted."""
     for candidate in candidates:
-        model = seed_unseeded("compare", clone(candidate), random_state)
+        model = set_random_states("compare", clone(candidate), random_state)
         try:
             fit_seconds = seconds_of(lambda model=model: model.fit(*split.train))
             seconds = median_seconds(lambda model=model: model.predict(split.test[0]))

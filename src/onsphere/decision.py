@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from onsphere.errors import InvalidInputError, OnsphereWarning
 __all__ = ["AcceptShare", "FalseAlarm", "MaxErrorRate", "Rule", "Tolerance"]
 
 
+@runtime_checkable
 class Rule(Protocol):
-    """Anything that gives a threshold for a calibration."""
+    """Anything with a method that turns a calibration into a threshold."""
 
     def threshold(self, calibration: Calibration) -> float:
         """The largest uncertainty that is accepted."""

@@ -13,7 +13,7 @@ from onsphere.export import outputs as graph_outputs
 from onsphere.export.graph import Graph, session_of
 from onsphere.export.symbols import ROWS, Symbol
 from onsphere.export.trees import step_function
-from onsphere.models.backbone import from_columns
+from onsphere.models.backbone import split_columns
 from onsphere.models.classifier import nearest_probabilities as plain_probabilities
 from onsphere.sphere import geometry, scores
 from onsphere.table import encoder
@@ -44,7 +44,7 @@ def read_by(embedding, decoder, score):
     layout = {"n_outputs": embedding.n_outputs_, "magnitude": embedding.has_magnitude, "mean": decoder == "mean"}
 
     def read(table):
-        outputs = (graph_outputs._read if isinstance(table, Symbol) else from_columns)(table, **layout)
+        outputs = (graph_outputs._read if isinstance(table, Symbol) else split_columns)(table, **layout)
         return embedding.decode(outputs, decoder=decoder), embedding.sigma(outputs), score(outputs)
 
     width = embedding.direction_width(embedding.n_outputs_) + layout["magnitude"]
@@ -165,7 +165,7 @@ def test_arithmetic_with_arrays_on_either_side():
 
 
 def test_a_lone_direction_is_read_as_one_of_length_one():
-    outputs = from_columns(np.ones((2, 3)), n_outputs=3, magnitude=False, mean=False)
+    outputs = split_columns(np.ones((2, 3)), n_outputs=3, magnitude=False, mean=False)
     graph = runnable(lambda x: graph_outputs._read(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
     direction, magnitude = graph(np.ones((2, 3)))
     assert isinstance(outputs, SphericalOutput)

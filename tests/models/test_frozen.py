@@ -24,7 +24,7 @@ from onsphere.metrics import auroc
 from onsphere.models.frozen import FrozenHead
 from onsphere.models.frozen.designs import Kernel, Linear, Quadratic
 from onsphere.models.frozen.ridge import RIDGES, Statistics, _cross_validation, solve
-from onsphere.models.frozen.sample import row_codes
+from onsphere.models.frozen.sums import hash_numbers
 
 KINDS = ["joint", "linear", "quadratic", "kernel"]
 
@@ -78,8 +78,8 @@ def test_a_head_is_scikit_learns_ridge_on_standardised_columns(classes, kind, ri
     standardised = StandardScaler().fit_transform(columns)
     expected = Ridge(alpha=ridge).fit(standardised, one_hot(y)).predict(standardised)
     fitted = head(kind, ridge=ridge).fit(X, y)
-    np.testing.assert_allclose(fitted.heads_[kind].outputs(X), expected, atol=1e-9)
-    norms, reach = np.linalg.norm(expected, axis=1), fitted._solved().reach[kind]
+    np.testing.assert_allclose(fitted.heads_[kind].predict(X), expected, atol=1e-9)
+    norms, reach = np.linalg.norm(expected, axis=1), fitted._solve().reach[kind]
     np.testing.assert_allclose(fitted.predict_uncertainty(X), np.abs(norms - reach), atol=1e-9)
     assert (fitted.predict(X) == np.unique(y)[expected.argmax(axis=1)]).all()
 
@@ -98,7 +98,7 @@ def test_the_kernel_head_is_ridge_on_the_nystroem_columns(classes, ridge):
     root = np.linalg.cholesky(np.exp(-distances / bandwidth) + 1e-6 * np.eye(60))
     columns = np.linalg.solve(root, between.T).T
     expected = Ridge(alpha=ridge, fit_intercept=False).fit(columns, one_hot(y)).predict(columns)
-    np.testing.assert_allclose(fitted.heads_["kernel"].outputs(X), expected, atol=1e-9)
+    np.testing.assert_allclose(fitted.heads_["kernel"].predict(X), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["linear", "quadratic", "kernel"])
@@ -221,16 +221,16 @@ def test_a_head_survives_pickling_and_merges_afterwards(classes):
 @settings(max_examples=50, deadline=None)
 def test_codes_depend_on_what_a_row_holds(values, seed):
     rows = np.array([values, values[::-1], values])
-    codes = row_codes(rows, seed)
-    assert codes[0] == codes[2] == row_codes(rows[2:], seed)[0]
+    codes = hash_numbers(rows, seed)
+    assert codes[0] == codes[2] == hash_numbers(rows[2:], seed)[0]
     assert codes[0] != codes[1]
-    assert (row_codes(-0.0 * rows, seed) == row_codes(0.0 * rows, seed)).all()
+    assert (hash_numbers(-0.0 * rows, seed) == hash_numbers(0.0 * rows, seed)).all()
 
 
 def test_codes_draw_evenly():
     """Of 10,000 rows that differ only in single bits, a tenth is drawn: ± 3 standard errors are 9 %."""
     rows = np.arange(10_000, dtype=np.float32).astype(float)[:, None] * [1.0, 0.0]
-    codes = row_codes(rows, 0)
+    codes = hash_numbers(rows, 0)
     assert abs(np.mean(codes < 2**64 // 10) - 0.1) < 0.009
     assert len(np.unique(codes)) == 10_000
 
@@ -242,13 +242,13 @@ def test_joint_is_the_calibrated_sum(classes):
     """Lengths, medians and 90 % quantiles come from rows that the measured heads have not seen."""
     X, y = classes
     fitted = head(ridge=1.0).fit(X, y)
-    held = np.argsort(row_codes(np.hstack([X, one_hot(y)]), fitted.sums_.seed))[:90]
+    held = np.argsort(hash_numbers(np.hstack([X, one_hot(y)]), fitted.sums_.seed))[:90]
     kept = np.setdiff1d(np.arange(900), held)
     scaler = StandardScaler().fit(X[kept])
     trial = Ridge(alpha=1.0).fit(scaler.transform(X[kept]), one_hot(y)[kept])
     norms = np.linalg.norm(trial.predict(scaler.transform(X[held])), axis=1)
     score = np.abs(norms - np.quantile(norms, 0.99))
-    solution = fitted._solved()
+    solution = fitted._solve()
     assert solution.reach["linear"] == pytest.approx(np.quantile(norms, 0.99), abs=1e-9)
     assert solution.center["linear"] == pytest.approx(np.median(score), abs=1e-9)
     assert solution.spread["linear"] == pytest.approx(np.quantile(score, 0.9) - np.median(score), abs=1e-9)
@@ -300,7 +300,7 @@ def test_features_of_unusual_size_are_not_trusted(kind):
 def test_held_out_scores_that_are_all_alike_leave_a_finite_answer():
     X = np.repeat([[1.0, 0.0], [0.0, 1.0]], 30, axis=0)
     fitted = head().fit(X, np.repeat([0, 1], 30))
-    assert set(fitted._solved().spread.values()) == {1.0}
+    assert set(fitted._solve().spread.values()) == {1.0}
     assert np.isfinite(fitted.predict_uncertainty(X)).all()
     assert (fitted.predict(X) == np.repeat([0, 1], 30)).all()
 

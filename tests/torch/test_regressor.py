@@ -22,7 +22,7 @@ from torch import nn
 
 import onsphere.torch
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
-from onsphere.models.backbone import to_columns
+from onsphere.models.backbone import join_columns
 from onsphere.torch import HCMLoss, TorchRegressor, find_device
 from onsphere.torch.training import Rows
 
@@ -139,7 +139,7 @@ def test_on_the_sphere_the_loss_is_that_of_the_paper(standardize):
     """One step of plain gradient descent with weight decay 0 shows the gradient."""
     X, y = table(40)
     embedding = Lift().fit(y)
-    columns = to_columns(embedding.embed(y), magnitude=True, mean=True)
+    columns = join_columns(embedding.embed(y), magnitude=True, mean=True)
     layout = {"n_outputs": 2, "magnitude": True, "mean": True}
     options = {"optimizer": torch.optim.SGD, "max_epochs": 1, "batch_size": 40, "weight_decay": 0.0}
     start = nn.Linear(4, columns.shape[1])
@@ -166,7 +166,7 @@ def test_classes_have_no_magnitude_to_learn():
 
 
 def test_presets_are_told_the_epoch(monkeypatch):
-    columns = to_columns(Lift().fit(table()[1]).embed(table()[1]), magnitude=True, mean=False)
+    columns = join_columns(Lift().fit(table()[1]).embed(table()[1]), magnitude=True, mean=False)
     layout = {"n_outputs": 2, "magnitude": True, "mean": False}
     seen = []
     forward = HCMLoss.forward

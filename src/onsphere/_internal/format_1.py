@@ -19,7 +19,7 @@ _MODULES = {
     "onsphere.frozen.designs": "onsphere.models.frozen.designs",
     "onsphere.frozen.head": "onsphere.models.frozen.head",
     "onsphere.frozen.ridge": "onsphere.models.frozen.ridge",
-    "onsphere.frozen.sample": "onsphere.models.frozen.sample",
+    "onsphere.frozen.sample": "onsphere.models.frozen.sums",
     "onsphere.frozen.sums": "onsphere.models.frozen.sums",
     "onsphere.frozen.targets": "onsphere.models.frozen.targets",
     "onsphere.tabular.columns": "onsphere.table.columns",
@@ -50,6 +50,8 @@ def _rename(node: dict[str, Any]) -> dict[str, Any]:
 
 def rename_settings(model: Any) -> None:
     """Give a loaded model the names that its settings have now."""
-    for settings in (vars(model), vars(model).get("_measured_with", {})):
+    if "_measured_with" in vars(model):
+        model._calibrated_with = vars(model).pop("_measured_with")
+    for settings in (vars(model), vars(model).get("_calibrated_with", {})):
         if settings.get("uncertainty_score") == "uncertainty":
             settings["uncertainty_score"] = "distance"

@@ -7,7 +7,8 @@ from scipy.special import entr, rel_entr
 
 from onsphere._internal.validation import Floats
 from onsphere.calibration import root_mean_square
-from onsphere.models.answers import ClassPrediction, RegressionPrediction
+from onsphere.models.classifier import ClassPrediction
+from onsphere.models.regressor import RegressionPrediction
 
 __all__ = ["CLASS_SCORES", "combine_class_draws", "combine_draws", "disagreement"]
 

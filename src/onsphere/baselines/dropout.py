@@ -12,7 +12,8 @@ from onsphere.baselines.draws import CLASS_SCORES, combine_class_draws, combine_
 from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, prepare_network
 from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
 from onsphere.errors import InvalidInputError
-from onsphere.models.answers import ClassPrediction, RegressionPrediction
+from onsphere.models.classifier import ClassPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 from onsphere.torch.running import find_random_layers
 
@@ -58,7 +59,7 @@ class MCDropout(NetworkRegressor):
     True
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("n_passes",)
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("n_passes",)
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class MCDropout(NetworkRegressor):
 
     def _predict(self, X: Any) -> RegressionPrediction:
         check_passes(self)
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
         return combine_draws(self.estimator_.unstandardize(passes))
 
@@ -130,7 +131,7 @@ class MCDropoutClassifier(SoftmaxNetwork):
     True
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("n_passes", "uncertainty_score")
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("n_passes", "uncertainty_score")
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class MCDropoutClassifier(SoftmaxNetwork):
 
     def _predict(self, X: Any) -> ClassPrediction:
         self._check_options()
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
         return combine_class_draws(softmax(passes, axis=2), self.uncertainty_score)
 

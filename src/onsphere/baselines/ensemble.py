@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, clone
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state, get_tags
@@ -23,8 +23,9 @@ from onsphere.baselines.draws import CLASS_SCORES, combine_class_draws, combine_
 from onsphere.baselines.network import NumbersOverNetwork, OverNetwork, fit_on
 from onsphere.baselines.softmax_network import SoftmaxNetwork
 from onsphere.errors import InvalidTypeError
-from onsphere.models.answers import ClassificationMixin, ClassPrediction, RegressionPrediction
-from onsphere.models.backbone import prepare_backbone, seed_unseeded
+from onsphere.models.backbone import prepare_backbone, set_random_states
+from onsphere.models.classifier import ClassificationMixin, ClassPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["DeepEnsemble", "EnsembleClassifier"]
@@ -100,7 +101,7 @@ class DeepEnsemble(NumbersOverNetwork):
         self.estimators_ = self.estimator_ = [fit_on(self, member, rows, target, weights) for member in members]
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         if not hasattr(_learner(self.estimators_[0]), "predict_sigma"):
             return combine_draws(np.stack([self._said(member, rows)[0] for member in self.estimators_]))
         both = np.array([self._said(member, rows, return_std=True) for member in self.estimators_])
@@ -113,7 +114,7 @@ class DeepEnsemble(NumbersOverNetwork):
             return [_checked_table(each, self._n_columns) for each in (said if options else [said])]
 
 
-class EnsembleClassifier(ClassificationMixin, OverNetwork):
+class EnsembleClassifier(ClassificationMixin, ClassifierMixin, OverNetwork):
     """An ensemble of classifiers that differ by their seed alone: by default networks, but any with probabilities.
 
     The mean of their probabilities is the answer. Its entropy is high where each member is unsure and where they are
@@ -158,7 +159,7 @@ class EnsembleClassifier(ClassificationMixin, OverNetwork):
     True
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
 
     estimators_: list[Any]
 
@@ -181,7 +182,7 @@ class EnsembleClassifier(ClassificationMixin, OverNetwork):
         _check_n_members(self)
         self._check_score()
         members = _members(self, _checked_classifier(self, self.estimator))
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
@@ -190,7 +191,7 @@ class EnsembleClassifier(ClassificationMixin, OverNetwork):
 
     def _predict(self, X: Any) -> ClassPrediction:
         self._check_score()
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         tables = [self._probabilities(member, rows) for member in self.estimators_]
         return combine_class_draws(np.stack(tables), self.uncertainty_score)
 
@@ -217,7 +218,7 @@ def _members(owner: Any, template: Any) -> list[Any]:
     members: list[Any] = [clone(template) for _ in range(owner.n_members)]
     for index, member in enumerate(members):
         member.set_params(**{name: int(stream[index]) for name, stream in streams.items()})
-        seed_unseeded(owner, member, generator)
+        set_random_states(owner, member, generator)
     return members
 
 

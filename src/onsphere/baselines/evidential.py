@@ -19,7 +19,7 @@ from onsphere.baselines.network import (
     prepare_network,
 )
 from onsphere.calibration import root_mean_square
-from onsphere.models.answers import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["Evidence", "Evidential", "EvidentialLoss"]
@@ -150,7 +150,7 @@ class Evidential(NetworkRegressor):
     True
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Evidential(NetworkRegressor):
 
     def _predict(self, X: Any) -> RegressionPrediction:
         check_option(self, "uncertainty_score", self.uncertainty_score, _SCORES)
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         network = self.estimator_
         evidence = EvidentialLoss().read(ask_network(network, rows).unflatten(-1, (-1, 4)))
         total = evidence.noise_variance() + evidence.mean_variance()

@@ -18,7 +18,7 @@ from onsphere.baselines.network import (
     prepare_network,
 )
 from onsphere.calibration import root_mean_square
-from onsphere.models.answers import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["GaussianLoss", "GaussianNLL", "MixtureDensity", "MixtureLoss", "answer_from_moments"]
@@ -135,7 +135,7 @@ class GaussianNLL(NetworkRegressor):
         return prepare_network(self, TorchRegressor(), loss=GaussianLoss())
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         outputs = ask_network(self.estimator_, rows).unflatten(-1, (-1, 2))
         return answer_from_moments(self.estimator_, *GaussianLoss().read(outputs))
 
@@ -197,7 +197,7 @@ class MixtureDensity(NetworkRegressor):
         return prepare_network(self, TorchRegressor(), loss=MixtureLoss(self.n_components))
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         loss: Any = self.estimator_.loss  # as it was fitted, whatever n_components is now
         outputs = ask_network(self.estimator_, rows).unflatten(-1, (-1, loss.outputs_per_column))
         log_shares, means, variances = loss.read(outputs)

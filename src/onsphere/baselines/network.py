@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import RegressorMixin
 from torch import Tensor, nn
 
 from onsphere._internal.validation import (
@@ -19,9 +20,8 @@ from onsphere._internal.validation import (
     parameter_error,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.answers import RegressionMixin
-from onsphere.models.backbone import fit_backbone, input_tags, prepare_backbone
-from onsphere.models.over_backbone import BackboneModel
+from onsphere.models.backbone import BackboneModel, fit_backbone, get_input_tags, prepare_backbone
+from onsphere.models.regressor import RegressionMixin
 from onsphere.sphere import Lift
 from onsphere.sphere.embedding import as_columns
 from onsphere.torch.regressor import TorchRegressor
@@ -64,7 +64,7 @@ class OverNetwork(BackboneModel):
         tags.input_tags.allow_nan, tags.input_tags.sparse = self._takes()
         return tags
 
-    def _rows(self, X: Any, *, fitting: bool = False) -> Any:
+    def _check_rows(self, X: Any, *, fitting: bool = False) -> Any:
         if not fitting:
             check_fitted(self, "estimator_")
         allow_nan, accept_sparse = self._takes()
@@ -73,15 +73,15 @@ class OverNetwork(BackboneModel):
     def _takes(self) -> tuple[bool, bool]:
         if isinstance(self.estimator, OverNetwork):
             return self.estimator._takes()
-        return (False, False) if self.estimator is None else input_tags(self.estimator)
+        return (False, False) if self.estimator is None else get_input_tags(self.estimator)
 
 
-class NumbersOverNetwork(RegressionMixin, OverNetwork):
+class NumbersOverNetwork(RegressionMixin, RegressorMixin, OverNetwork):
     """Regression models that learn the target as it is, in one column per output."""
 
     def _learned(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Floats, Floats | None]:
         """Rows, columns (n, D) and weights of fit, checked; what must be known of the target is remembered."""
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         target = self._check_target(y)
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)

@@ -20,13 +20,13 @@ from onsphere._internal.validation import (
 )
 from onsphere.baselines.detector import Detector, check_table, check_width
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.answers import ClassificationMixin, ClassPrediction
-from onsphere.models.backbone import seed_unseeded
+from onsphere.models.backbone import set_random_states
+from onsphere.models.classifier import ClassificationMixin, ClassPrediction
 
 __all__ = ["LastLayer", "PostHoc", "default_classifier"]
 
 
-class PostHoc(ClassificationMixin, BaseEstimator):
+class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
     """A classifier whose predictions are judged by a detector.
 
     Parameters
@@ -93,13 +93,13 @@ class PostHoc(ClassificationMixin, BaseEstimator):
                 f"The 'classifier' parameter of PostHoc must be a classifier. Got {given!r}. "
                 "Pass for example LogisticRegression() or SoftmaxNetwork()."
             )
-        classifier = seed_unseeded(self, clone(given), self.random_state)
+        classifier = set_random_states(self, clone(given), self.random_state)
         with wrap_backbone_errors(self, classifier, "be fitted"):
             options = {} if weights is None else {"sample_weight": weights}
             self.estimator_ = classifier.fit(rows, labels, **options)
         features, logits = self._seen_by_detector(rows)
         self._check_logits(rows, logits)
-        detector = seed_unseeded(self, clone(self.detector), self.random_state)
+        detector = set_random_states(self, clone(self.detector), self.random_state)
         self.detector_ = detector.fit(features, logits, labels)
 
     def _predict(self, X: Any) -> ClassPrediction:

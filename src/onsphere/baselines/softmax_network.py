@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 from scipy.special import softmax
+from sklearn.base import ClassifierMixin
 from torch import nn
 
 from onsphere._internal.validation import Floats, check_same_length, check_sample_weight
 from onsphere.baselines.network import OverNetwork, ask_network, fit_on, prepare_network
 from onsphere.baselines.softmax import msp
-from onsphere.models.answers import ClassificationMixin, ClassPrediction
+from onsphere.models.classifier import ClassificationMixin, ClassPrediction
 from onsphere.torch.features import features
 from onsphere.torch.regressor import TorchRegressor
 
@@ -36,7 +37,7 @@ class SoftmaxLoss(nn.CrossEntropyLoss):
         super().__init__(reduction="none")
 
 
-class SoftmaxNetwork(ClassificationMixin, OverNetwork):
+class SoftmaxNetwork(ClassificationMixin, ClassifierMixin, OverNetwork):
     """A network with a softmax, trained by cross-entropy, with the uncertainty that comes for free.
 
     The probability of the predicted class says how sure the network is; one minus it is the uncertainty. Logits and
@@ -81,7 +82,7 @@ class SoftmaxNetwork(ClassificationMixin, OverNetwork):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         network = self._network()
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
@@ -89,12 +90,12 @@ class SoftmaxNetwork(ClassificationMixin, OverNetwork):
 
     def logits(self, X: Any) -> Floats:
         """What the network says of each class before the softmax, shape (n, C)."""
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         return ask_network(self.estimator_, rows).numpy()
 
     def features(self, X: Any) -> Floats:
         """What the last layer of the network is given, shape (n, p)."""
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         batches = self.estimator_.standardize_rows(rows).split(_FEATURES_AT_ONCE)
         # The labels, which are not needed, go with the features.
         return features(self.estimator_.net_.module_, [(batch, batch) for batch in batches])[0].astype(np.float64)

@@ -278,8 +278,8 @@ class DriftMonitor:
 
 def _find_scores(source: Any) -> Any:
     """Return the uncertainties of a calibrated model or of a calibration, or the scores themselves."""
-    if hasattr(source, "_calibrated"):  # a model, which also knows whether it was changed since
-        source = source._calibrated("DriftMonitor")
+    if hasattr(source, "_require_calibration"):  # a model, which also knows whether it was changed since
+        source = source._require_calibration("DriftMonitor")
     return source.uncertainty if isinstance(source, Calibration) else source
 
 

@@ -20,12 +20,12 @@ from onsphere.export.inputs import encoded_columns, number_table
 from onsphere.export.symbols import ROWS, Symbol, unary, unsaid_of_infinite
 from onsphere.export.trees import step_function
 from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.models.answers import SIGMA_FLOOR
 from onsphere.models.frozen import FrozenHead
 from onsphere.models.frozen.designs import Kernel
 from onsphere.models.frozen.ridge import Head
-from onsphere.models.frozen.sums import LARGEST_ANSWER
+from onsphere.models.frozen.sums import LARGEST_OUTPUT
 from onsphere.models.frozen.targets import NumberTarget
+from onsphere.models.regressor import SIGMA_FLOOR
 from onsphere.sphere import geometry
 from onsphere.sphere.geometry import SphericalOutput
 from onsphere.table.encoder import TableEncoder
@@ -58,7 +58,7 @@ def answers(graph: Graph, model: Any, coverage: float) -> tuple[dict[str, Symbol
         read = _of_numbers if isinstance(model, HCMRegressor) else _of_classes
         found, calibrated = read(model, table, coverage)
     if model.calibration_ is not None:
-        found |= calibrated | _judged(model._calibrated("export_onnx"), model.threshold_, found["uncertainty"])
+        found |= calibrated | _judged(model._require_calibration("export_onnx"), model.threshold_, found["uncertainty"])
     return found, described
 
 
@@ -78,7 +78,7 @@ def _of_numbers(model: Any, table: Symbol, coverage: float) -> tuple[dict[str, S
     outputs = _read(table, **model._layout)
     sigma = model.embedding_.sigma(outputs)
     value = model.embedding_.decode(outputs, decoder=model.decoder)
-    uncertainty = model._uncertainty(outputs, sigma)
+    uncertainty = model._compute_uncertainty(outputs, sigma)
     return _numbers_told(model, value, sigma, uncertainty, model.spread_, model._target_is_flat, coverage)
 
 
@@ -102,7 +102,7 @@ def half_widths(calibration: RegressionCalibration, coverage: float) -> Any:
 
 
 def _read(table: Symbol, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
-    """As `onsphere.models.backbone.from_columns`, which makes a magnitude that nobody learned by numpy."""
+    """As `onsphere.models.backbone.split_columns`, which makes a magnitude that nobody learned by numpy."""
     n_direction = table.shape[1] - (n_outputs if mean else 0) - magnitude
     direction = table[:, :n_direction]
     length = table[:, n_direction] if magnitude else table.__array_namespace__().ones_like(table[:, 0])
@@ -114,7 +114,7 @@ def _read(table: Symbol, *, n_outputs: int, magnitude: bool, mean: bool) -> Sphe
 
 def _of_classes(model: Any, table: Symbol, coverage: float) -> tuple[dict[str, Symbol], dict[str, Symbol]]:
     outputs = _read(table, **model._layout)
-    return _classes_told(model, outputs.direction, model._uncertainty(outputs), coverage)
+    return _classes_told(model, outputs.direction, model._compute_uncertainty(outputs), coverage)
 
 
 def _classes_told(
@@ -179,10 +179,10 @@ def _cumulated(x: Symbol) -> Symbol:
 
 
 def _of_frozen(model: FrozenHead, x: Symbol, coverage: float) -> tuple[dict[str, Symbol], dict[str, Symbol]]:
-    solution, target = model._solved(), model.target_
+    solution, target = model._solve(), model.target_
     tables = {name: _head_table(head, x) for name, head in solution.heads.items()}
     # Where a head says more than numbers can hold it has nothing to say, and its score is infinite.
-    silent = {name: _any_beyond(table, LARGEST_ANSWER) for name, table in tables.items()}
+    silent = {name: _any_beyond(table, LARGEST_OUTPUT) for name, table in tables.items()}
     scores: list[Symbol] = []
     for name, table in tables.items():
         score = target.score(_frozen_outputs(target, table), solution.reach[name])
@@ -209,10 +209,10 @@ def _frozen_outputs(target: Any, table: Symbol) -> SphericalOutput:
 
 
 def _head_table(head: Head, x: Symbol) -> Symbol:
-    """As `Head.outputs`; the kernel's columns are made by numpy there."""
+    """As `Head.predict`; the kernel's columns are made by numpy there."""
     design = head.design
     if not isinstance(design, Kernel):
-        return head.outputs(x)  # type: ignore[reportArgumentType]
+        return head.predict(x)  # type: ignore[reportArgumentType]
     distances = (geometry.split(x)[0] @ design.landmarks.T) * -2.0 + 2.0
     columns = unary("Exp", distances.with_other("Max", 0.0) / -design.bandwidth)
     return columns @ head.weights + head.intercept

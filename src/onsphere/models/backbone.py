@@ -1,6 +1,6 @@
-"""Any regressor as the backbone: chosen, checked, seeded, made multi-output, and given its columns.
+"""Any regressor as the backbone of a model: check it, seed it, make it multi-output, fit it on columns.
 
-A backbone learns one table: the columns of the direction, then the magnitude, then the mean, where there are any.
+A backbone learns one table: the columns of the direction, then the magnitude and the mean if there are any.
 """
 
 from __future__ import annotations
@@ -9,44 +9,52 @@ import inspect
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.utils import get_tags
 
-from onsphere._internal.validation import Floats, check_takes_weights, make_random_state, wrap_backbone_errors
+from onsphere._internal.validation import (
+    Floats,
+    check_fitted,
+    check_rows,
+    check_takes_weights,
+    make_random_state,
+    wrap_backbone_errors,
+)
 from onsphere.errors import InvalidTypeError
 from onsphere.sphere.geometry import SphericalOutput
 
 __all__ = [
-    "default_backbone",
+    "BackboneModel",
     "fit_backbone",
-    "from_columns",
-    "input_tags",
+    "get_input_tags",
+    "join_columns",
+    "make_default_backbone",
     "predict_columns",
     "prepare_backbone",
-    "seed_unseeded",
-    "to_columns",
+    "set_random_states",
+    "split_columns",
 ]
 
 
-def default_backbone() -> Any:
-    """Extremely randomised trees: no tuning, any scale of features, missing values allowed."""
+def make_default_backbone() -> Any:
+    """Return extremely randomised trees: no tuning, any scale of features, missing values allowed."""
     from sklearn.ensemble import ExtraTreesRegressor
 
     return ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2)
 
 
 def prepare_backbone(owner: object, estimator: Any, random_state: int | np.random.RandomState | None) -> Any:
-    """A fresh multi-output copy of the estimator, or of the default one for None.
+    """Return a fresh multi-output copy of the estimator, or of the default one for None.
 
     Every `random_state` of the copy that is None is set from the given one. A regressor for one output, alone or
     as the last step of a pipeline, is wrapped so that it learns one copy of itself per column.
     """
-    backbone = default_backbone() if estimator is None else _checked_clone(owner, estimator)
-    seed_unseeded(owner, backbone, random_state)
-    return backbone if get_tags(backbone).target_tags.multi_output else _one_copy_per_column(backbone)
+    backbone = make_default_backbone() if estimator is None else _check_and_clone(owner, estimator)
+    set_random_states(owner, backbone, random_state)
+    return backbone if get_tags(backbone).target_tags.multi_output else _fit_per_column(backbone)
 
 
-def seed_unseeded(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
+def set_random_states(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
     """Set every `random_state` of a model and its parts that is None from the given one, and return the model."""
     generator = make_random_state(owner, random_state)
     if random_state is not None:
@@ -59,14 +67,14 @@ def seed_unseeded(owner: object, model: Any, random_state: int | np.random.Rando
     return model
 
 
-def input_tags(estimator: Any) -> tuple[bool, bool]:
-    """Whether a backbone takes missing values, and sparse rows.
+def get_input_tags(estimator: Any) -> tuple[bool, bool]:
+    """Return whether a backbone takes missing values, and whether it takes sparse rows.
 
-    What holds other estimators (a pipeline, a search) does not always say what they take, so it is let through and
-    answers for itself.
+    An estimator that holds others (a pipeline, a search) does not always declare what they take, so it is given all
+    rows and raises its own errors.
     """
     if estimator is None:
-        estimator = default_backbone()
+        estimator = make_default_backbone()
     if not hasattr(estimator, "__sklearn_tags__"):
         return False, False
     tags = get_tags(estimator).input_tags
@@ -74,7 +82,7 @@ def input_tags(estimator: Any) -> tuple[bool, bool]:
     return tags.allow_nan or holds_others, tags.sparse
 
 
-def _checked_clone(owner: object, estimator: Any) -> Any:
+def _check_and_clone(owner: object, estimator: Any) -> Any:
     who = type(owner).__name__
     if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "__sklearn_tags__")):
         raise InvalidTypeError(
@@ -92,10 +100,10 @@ def _checked_clone(owner: object, estimator: Any) -> Any:
     return clone(estimator)
 
 
-def _one_copy_per_column(backbone: Any) -> Any:
+def _fit_per_column(backbone: Any) -> Any:
     from sklearn.multioutput import MultiOutputRegressor
 
-    last = _last_step(backbone)
+    last = _get_last_step(backbone)
     learner = backbone if last is None else backbone[-1]
     if not hasattr(learner, "predict"):
         raise InvalidTypeError(
@@ -107,14 +115,14 @@ def _one_copy_per_column(backbone: Any) -> Any:
     )
 
 
-def _is_one_copy_per_column(learner: Any) -> bool:
+def _is_fitted_per_column(learner: Any) -> bool:
     from sklearn.multioutput import MultiOutputRegressor
 
     return isinstance(learner, MultiOutputRegressor)
 
 
-def _last_step(backbone: Any) -> str | None:
-    """Name of the last step of a pipeline; None for anything else."""
+def _get_last_step(backbone: Any) -> str | None:
+    """Return the name of the last step of a pipeline; None for anything else."""
     from sklearn.pipeline import Pipeline
 
     return backbone.steps[-1][0] if isinstance(backbone, Pipeline) else None
@@ -123,18 +131,18 @@ def _last_step(backbone: Any) -> str | None:
 def fit_backbone(
     owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any] | None
 ) -> Any:
-    """Fit the backbone, with weights where there are any.
+    """Fit the backbone, with weights if there are any.
 
-    A backbone whose `fit` has a parameter `column_layout` is told which columns are which (the arguments of
-    `from_columns`), so that it can weigh them as the paper does.
+    A backbone whose `fit` has a parameter `column_layout` gets the arguments of `split_columns`, so that it can weigh
+    the columns as the paper does.
     """
-    last = _last_step(backbone)
+    last = _get_last_step(backbone)
     learner = backbone if last is None else backbone[-1]
     options: dict[str, Any] = {}
     if "column_layout" in inspect.signature(learner.fit).parameters:
         options["column_layout"] = layout
     if weights is not None:
-        wrapped = _is_one_copy_per_column(learner)
+        wrapped = _is_fitted_per_column(learner)
         check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
         options["sample_weight"] = weights
     if last is not None:
@@ -144,7 +152,7 @@ def fit_backbone(
 
 
 def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:
-    """What the backbone predicts, as a finite table of so many columns."""
+    """Return the predictions of the backbone, a finite table with this many columns."""
     with wrap_backbone_errors(owner, backbone, "predict"):
         table = np.asarray(backbone.predict(X), dtype=np.float64)
         if table.ndim != 2 or table.shape[1] != n_columns:
@@ -154,8 +162,8 @@ def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Flo
     return table
 
 
-def to_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Floats:
-    """One table of targets for the backbone."""
+def join_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Floats:
+    """Join direction, magnitude and mean into one table of targets for the backbone."""
     parts = [outputs.direction]
     if magnitude:
         parts.append(outputs.magnitude[:, None])
@@ -164,8 +172,8 @@ def to_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Floa
     return np.hstack(parts)
 
 
-def from_columns(table: Floats, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
-    """The inverse of `to_columns`, for what the backbone predicts; a magnitude nobody learned is 1."""
+def split_columns(table: Floats, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
+    """Split a table that the backbone predicted, as `join_columns` joined it; without a magnitude column it is 1."""
     n_mean = n_outputs if mean else 0
     n_direction = table.shape[1] - n_mean - magnitude
     return SphericalOutput(
@@ -173,3 +181,22 @@ def from_columns(table: Floats, *, n_outputs: int, magnitude: bool, mean: bool) 
         magnitude=table[:, n_direction] if magnitude else np.ones(len(table)),
         mean=table[:, n_direction + magnitude :] if mean else None,
     )
+
+
+class BackboneModel(MetaEstimatorMixin, BaseEstimator):
+    """A model whose `estimator` is the backbone, and `estimator_` the fitted one."""
+
+    estimator: Any
+    estimator_: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan, tags.input_tags.sparse = get_input_tags(self.estimator)
+        tags.target_tags.required = True
+        return tags
+
+    def _check_rows(self, X: Any, *, fitting: bool = False) -> Any:
+        if not fitting:
+            check_fitted(self, "estimator_")
+        allow_nan, accept_sparse = get_input_tags(self.estimator)
+        return check_rows(self, X, fitting=fitting, allow_nan=allow_nan, accept_sparse=accept_sparse)

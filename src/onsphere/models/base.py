@@ -1,14 +1,16 @@
-"""What every model with a value and an uncertainty shares: fit, calibrate, confidence, threshold, decision.
+"""The order fit → calibrate → assess, and everything a model can be asked once it has a value and an uncertainty.
 
-A model brings `_fit`, `_measure` and `predict_uncertainty`; everything here follows from them.
+A model brings `_fit` and `_predict`, one pass over its rows; the rest follows here. What differs between numbers and
+classes is in the prediction: `RegressionPrediction` in regressor.py and `ClassPrediction` in classifier.py.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +22,9 @@ from onsphere._internal.row_hashes import hash_rows, make_indexable
 from onsphere._internal.validation import (
     Floats,
     check_fitted,
+    check_labels,
     check_no_gradient,
+    check_number,
     check_same_length,
     check_sample_weight,
     check_target_given,
@@ -28,25 +32,49 @@ from onsphere._internal.validation import (
     restore_on_error,
     wrap_errors,
 )
+from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
 from onsphere.decision import Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
 
-__all__ = ["N_FOLDS", "CalibratedModel"]
+__all__ = ["CalibratedModel", "Prediction"]
 
-N_FOLDS = 5  # of calibration="cv"
+_N_FOLDS = 5  # of calibration="cv"
+_N_HASHES = 100_000  # of training rows that are kept, the smallest: a fair sample that new rows can be added to
 
-# At most so many fingerprints of training rows are kept, the smallest: a fair sample that new rows can be added to.
-_N_SEEN = 100_000
+
+class Prediction(Protocol):
+    """One pass over some rows."""
+
+    @property
+    def uncertainty(self) -> Floats:
+        """The score of each row, shape (n,); higher means less trustworthy."""
+        ...
+
+    def get_value(self, model: Any) -> NDArray[Any]:
+        """Return labels, or values in the shape of the y of fit."""
+        ...
+
+    def calibrate(self, model: Any, y: Any) -> Calibration:
+        """Compare the prediction with the truth."""
+        ...
+
+    def get_fields(self, model: Any) -> dict[str, Any]:
+        """Return the fields of an Assessment that need no calibration."""
+        ...
+
+    def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
+        """Return the fields of an Assessment that hold intervals or sets, of a calibrated model."""
+        ...
 
 
 class CalibratedModel:
-    """The order fit → calibrate → ask, and what can be asked.
+    """A model that is fitted, calibrated on other rows, and then assesses new ones.
 
     Attributes
     ----------
     calibration_ : Calibration or None
-        What the model said about held-out rows.
+        The model's predictions on held-out rows, compared with the truth.
     threshold_ : float or None
         The largest uncertainty that is accepted.
     """
@@ -56,27 +84,23 @@ class CalibratedModel:
     calibration_: Calibration | None
     threshold_: float | None
 
-    # The parameters that decide what a calibration has measured.
-    _measured: ClassVar[tuple[str, ...]] = ()
+    # Parameters that a calibration depends on.
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit on exactly these rows."""
 
     @abstractmethod
-    def _measure(self, X: Any, y: Any) -> Calibration:
-        """What the fitted model says about rows with known targets."""
+    def _predict(self, X: Any) -> Prediction:
+        """Predict each row, in one pass."""
 
     @abstractmethod
-    def predict_uncertainty(self, X: Any) -> Floats:
-        """The score of each row, shape (n,); higher means less trustworthy."""
-
-    @abstractmethod
-    def _splitter(self, y: Any, fraction: float | None) -> Any:
-        """A splitter of scikit-learn that holds out a fraction of the rows or, for None, each of `N_FOLDS` folds."""
+    def _has_classes(self, y: Any) -> bool:
+        """Return whether the targets y are classes."""
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the model and, where `calibration` says so, calibrate it on rows kept back.
+        """Fit the model and, depending on the parameter `calibration`, calibrate it on rows kept back.
 
         Parameters
         ----------
@@ -91,7 +115,7 @@ class CalibratedModel:
         """
         check_no_gradient(X=X, y=y)
         with restore_on_error(self):
-            fraction = self._checked_calibration()
+            fraction = self._check_calibration()
             self.calibration_ = self.threshold_ = self._rule = None
             if fraction is None:
                 self._fit_and_remember(X, y, sample_weight)
@@ -101,15 +125,16 @@ class CalibratedModel:
             weights = check_sample_weight(sample_weight, X)
             with wrap_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
                 features, target = make_indexable(X), make_indexable(y)
-                splitter = self._splitter(target, None if fraction == "cv" else float(fraction))
+                splitter = self._make_splitter(target, fraction)
                 parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
             if fraction == "cv":
                 self._fit_and_remember(X, y, sample_weight)
-                self._set_calibration(self._measured_on_folds(parts, features, target, weights), on_folds=True)
+                self._set_calibration(self._calibrate_on_folds(parts, features, target, weights), on_folds=True)
             else:
                 kept, held = parts[0]
                 self._fit_and_remember(*_take(kept, features, target, weights))
-                self._set_calibration(self._measure(*_take(held, features, target)))
+                X_held, y_held = _take(held, features, target)
+                self._set_calibration(self._predict(X_held).calibrate(self, y_held))
         return self
 
     def _fit_and_remember(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -117,35 +142,54 @@ class CalibratedModel:
         self._seen = np.empty(0, dtype=np.uint64)
         self._remember(hash_rows(X, y))
 
-    def _remember(self, codes: NDArray[np.uint64]) -> None:
-        """Add the fingerprints of rows that were trained on."""
-        # Both parts are sorted, and the stable sort has only to merge them: small batches stay cheap.
-        known = np.sort(np.concatenate([self._seen, np.sort(codes)]), kind="stable")
-        self._seen = known[:_N_SEEN].copy()
+    def _remember(self, hashes: NDArray[np.uint64]) -> None:
+        """Add the hashes of rows that were trained on."""
+        # Both parts are sorted, and the stable sort only has to merge them: small batches stay cheap.
+        known = np.sort(np.concatenate([self._seen, np.sort(hashes)]), kind="stable")
+        self._seen = known[:_N_HASHES].copy()
 
-    def _checked_calibration(self) -> str | float | None:
+    def _check_calibration(self) -> str | float | None:
+        """Return the share of rows to hold out, "cv" for each of the folds in turn, or None for no rows."""
         given: Any = self.calibration
-        if given is None:
-            return None
-        if isinstance(given, str) and given in ("cv", "split"):
-            return "cv" if given == "cv" else 0.2
+        if given is None or (isinstance(given, str) and given == "cv"):
+            return given
+        if isinstance(given, str) and given == "split":
+            return 0.2
         if isinstance(given, float | np.floating) and 0 < given < 1:
             return float(given)
         raise parameter_error(self, "calibration", "None, 'split', 'cv' or a float in (0, 1)", given)
 
-    def _measured_on_folds(self, folds: list[Any], X: Any, y: Any, weights: Any) -> Calibration:
-        measured: list[Any] = []
+    def _make_splitter(self, y: Any, fraction: str | float) -> Any:
+        """Return a splitter of scikit-learn that holds out a share of the rows or, for "cv", each fold in turn."""
+        from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
+
+        n_folds, by_fold, by_share = _N_FOLDS, KFold, ShuffleSplit
+        if self._has_classes(y):
+            smallest = int(np.unique(check_labels(self, y), return_counts=True)[1].min())
+            if smallest < 2:
+                raise InvalidInputError(
+                    f"calibration={self.calibration!r} needs at least two rows of every class. Got a class with one "
+                    "row. Add rows, drop the class, or calibrate on rows of your own."
+                )
+            n_folds, by_fold, by_share = min(_N_FOLDS, smallest), StratifiedKFold, StratifiedShuffleSplit
+        if fraction == "cv":
+            return by_fold(n_folds, shuffle=True, random_state=self.random_state)
+        return by_share(1, test_size=float(fraction), random_state=self.random_state)
+
+    def _calibrate_on_folds(self, folds: Sequence[Any], X: Any, y: Any, weights: Any) -> Calibration:
+        parts: list[Any] = []
         for kept, held in folds:
-            fold = clone(self)
-            fold._fit(*_take(kept, X, y, weights))  # type: ignore[reportAttributeAccessIssue]
-            measured.append(fold._measure(*_take(held, X, y)))  # type: ignore[reportAttributeAccessIssue]
-        return type(measured[0]).join(measured)
+            fold: Any = clone(self)
+            fold._fit(*_take(kept, X, y, weights))
+            X_held, y_held = _take(held, X, y)
+            parts.append(fold._predict(X_held).calibrate(fold, y_held))
+        return type(parts[0]).join(parts)
 
     def calibrate(self, X: Any, y: ArrayLike) -> Self:
-        """Measure the fitted model on rows it has not seen; needed before intervals, confidence and decisions.
+        """Compare the fitted model with the truth on rows it has not seen; intervals and decisions need it.
 
-        A threshold that was set before is fitted anew, or dropped with a warning where its rule cannot be kept. Rows
-        that were trained on are warned about, because their errors are smaller than those to come.
+        A threshold that was set before is fitted again, or dropped with a warning if its rule does not fit the new
+        rows. Rows that were trained on cause a warning, because errors on them are smaller than those to come.
 
         Parameters
         ----------
@@ -159,29 +203,29 @@ class CalibratedModel:
         check_fitted(self, "estimator_")
         check_no_gradient(X=X, y=y)
         with restore_on_error(self):
-            calibration = self._measure(X, y)
-            seen = self._share_seen(X, y)
-            if seen > 0.5:
+            calibration = self._predict(X).calibrate(self, y)
+            share_seen = self._compute_share_seen(X, y)
+            if share_seen > 0.5:
                 warnings.warn(
-                    f"{seen:.0%} of the {len(calibration)} calibration rows were also trained on. Errors on them are "
-                    "too small, so intervals will be too narrow. Calibrate on other rows; calibration='split' or 'cv' "
-                    "keeps some back by itself.",
+                    f"{share_seen:.0%} of the {len(calibration)} calibration rows were also trained on. Errors on them "
+                    "are too small, so intervals will be too narrow. Calibrate on other rows; calibration='split' or "
+                    "'cv' keeps some back by itself.",
                     OnsphereWarning,
                     stacklevel=2,
                 )
             self._set_calibration(calibration)
             if self._rule is not None:
-                self._fit_rule_anew(self._rule)
+                self._fit_rule_again(self._rule)
         return self
 
-    def _share_seen(self, X: Any, y: Any) -> float:
-        """Which share of the rows was trained on, by a sample where there are many."""
-        codes = hash_rows(X, y)
-        if len(self._seen) == _N_SEEN:  # of larger ones nothing is known
-            codes = codes[codes <= self._seen[-1]]
-        return float(np.isin(codes, self._seen).mean()) if len(codes) else 0.0
+    def _compute_share_seen(self, X: Any, y: Any) -> float:
+        """Return the share of the rows that was trained on, from a sample if there are many."""
+        hashes = hash_rows(X, y)
+        if len(self._seen) == _N_HASHES:  # nothing is known about larger ones
+            hashes = hashes[hashes <= self._seen[-1]]
+        return float(np.isin(hashes, self._seen).mean()) if len(hashes) else 0.0
 
-    def _fit_rule_anew(self, rule: Rule) -> None:
+    def _fit_rule_again(self, rule: Rule) -> None:
         try:
             self.set_threshold(rule)
         except InvalidInputError as error:
@@ -193,61 +237,69 @@ class CalibratedModel:
             )
 
     def _set_calibration(self, calibration: Calibration, *, on_folds: bool = False) -> None:
-        n_lost = int(np.sum(~np.isfinite(calibration.uncertainty)))
-        if n_lost:
+        n_infinite = int(np.sum(~np.isfinite(calibration.uncertainty)))
+        if n_infinite:
             raise InvalidInputError(
-                f"Expected calibration rows with a finite uncertainty. Got {n_lost} of {len(calibration)} without. "
+                f"Expected calibration rows with a finite uncertainty. Got {n_infinite} of {len(calibration)} without. "
                 "They lie too far from the rows that were trained on: drop them, or check the scale of their features."
             )
         if np.ptp(calibration.uncertainty) == 0 and len(calibration) > 1:
             warnings.warn(
                 f"All {len(calibration)} calibration rows have the uncertainty {calibration.uncertainty[0]:g}. The "
-                "score tells no rows apart, so confidence and decisions will be the same for all rows like them. Check "
-                "the backbone, or try another uncertainty_score.",
+                "score cannot tell rows apart, so confidence and decisions will be the same for all rows like them. "
+                "Check the backbone, or try another uncertainty_score.",
                 OnsphereWarning,
                 stacklevel=3,
             )
         self.calibration_, self._on_folds = calibration, on_folds
-        self._measured_with = {name: getattr(self, name) for name in self._measured}
+        self._calibrated_with = {name: getattr(self, name) for name in self._calibrated_settings}
 
-    def _calibrated(self, what: str) -> Any:
-        """The calibration, or an error that names the call that is missing."""
+    def _require_calibration(self, caller: str) -> Any:
+        """Return the calibration, or raise an error that names the missing call."""
         check_fitted(self, "estimator_")
         if self.calibration_ is None:
             raise NotCalibratedError(
-                f"{what} needs a calibrated {type(self).__name__}. Call calibrate(X, y) on rows that were not trained "
-                "on, or fit with calibration='split' or 'cv'."
+                f"{caller} needs a calibrated {type(self).__name__}. Call calibrate(X, y) on rows that were not "
+                "trained on, or fit with calibration='split' or 'cv'."
             )
-        now = {name: getattr(self, name) for name in self._measured}
-        if now != self._measured_with:
+        now = {name: getattr(self, name) for name in self._calibrated_settings}
+        if now != self._calibrated_with:
             raise NotCalibratedError(
-                f"{what} needs a calibration of the model as it is. It was calibrated with {self._measured_with} and "
-                f"now has {now}. Call calibrate(X, y) again."
+                f"{caller} needs a calibration of the model as it is. It was calibrated with {self._calibrated_with} "
+                f"and now has {now}. Call calibrate(X, y) again."
             )
         return self.calibration_
 
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predict the class of each row, shape (n,), or the target in the shape of the y of fit."""
+        return self._predict(X).get_value(self)
+
+    def predict_uncertainty(self, X: Any) -> Floats:
+        """Return the score of each row, shape (n,); higher means less trustworthy."""
+        return self._predict(X).uncertainty
+
     def predict_confidence(self, X: Any, *, normalization: str = "quantile") -> Floats:
-        """A number in [0, 1] for each row that falls with its uncertainty; see `Calibration.confidence`.
+        """Return a number in [0, 1] for each row that falls with its uncertainty; see `Calibration.confidence`.
 
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
         normalization : {"quantile", "min-max", "none", "shift"}
         """
-        calibration = self._calibrated("predict_confidence")
+        calibration = self._require_calibration("predict_confidence")
         return calibration.confidence(self.predict_uncertainty(X), normalization=normalization)
 
     def predict_expected_error(self, X: Any) -> Floats:
-        """The mean error of calibration rows as uncertain: in the unit of the target, or the share that was wrong."""
-        calibration = self._calibrated("predict_expected_error")
+        """Return the mean error of calibration rows as uncertain: in the unit of the target, or the share wrong."""
+        calibration = self._require_calibration("predict_expected_error")
         return calibration.expected_error(self.predict_uncertainty(X))
 
-    def set_threshold(self, rule: Rule | None) -> Self:
+    def set_threshold(self, rule: Rule | Any) -> Self:
         """Decide from now on by this rule, fitted on the calibration rows; see `onsphere.decision`.
 
         Parameters
         ----------
-        rule : Tolerance, AcceptShare, MaxErrorRate or FalseAlarm; None to decide no more
+        rule : Tolerance, AcceptShare, MaxErrorRate or FalseAlarm; None removes the threshold
 
         Returns
         -------
@@ -256,8 +308,8 @@ class CalibratedModel:
         if rule is None:
             self.threshold_ = self._rule = None
             return self
-        calibration = self._calibrated("set_threshold")
-        if isinstance(rule, type) or not hasattr(rule, "threshold"):
+        calibration = self._require_calibration("set_threshold")
+        if isinstance(rule, type) or not isinstance(rule, Rule):
             raise InvalidTypeError(
                 f"set_threshold needs a rule with a threshold method. Got {rule!r}. "
                 "Pass for example AcceptShare(0.95) or Tolerance(2.0)."
@@ -267,29 +319,55 @@ class CalibratedModel:
         return self
 
     def decide(self, X: Any) -> np.ma.MaskedArray[Any, Any]:
-        """The prediction of each row, masked where the model abstains; needs `set_threshold`."""
-        self._calibrated("decide")
+        """Return the prediction of each row, masked if the row is not accepted; needs `set_threshold`."""
+        self._require_calibration("decide")
         if self.threshold_ is None:
             raise NotCalibratedError(
                 f"decide needs a {type(self).__name__} with a threshold. Call set_threshold(rule) first, for example "
                 "set_threshold(AcceptShare(0.95))."
             )
-        value, uncertainty = self._value_and_uncertainty(X)
-        rejected = ~_at_most(uncertainty, self.threshold_)
+        prediction = self._predict(X)
+        value, rejected = prediction.get_value(self), ~_accept(prediction.uncertainty, self.threshold_)
         mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
         return np.ma.MaskedArray(value, mask=mask)
+
+    def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
+        """Return everything the model has to say about each row, from one pass.
+
+        Intervals or sets, confidence and expected error are None without a calibration; `accepted` is None without a
+        threshold.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        coverage : float in (0, 1), default 0.9
+            Of the intervals or sets.
+        """
+        check_number("assess", "coverage", coverage, above=0, below=1)
+        prediction = self._predict(X)
+        fields = prediction.get_fields(self)
+        if self.calibration_ is not None:
+            calibration = self._require_calibration("assess")
+            fields |= prediction.get_bounds(self, coverage)
+            fields |= {
+                "confidence": calibration.confidence(prediction.uncertainty),
+                "expected_error": calibration.expected_error(prediction.uncertainty),
+            }
+            if self.threshold_ is not None:
+                fields["accepted"] = _accept(prediction.uncertainty, self.threshold_)
+        return Assessment(value=prediction.get_value(self), uncertainty=prediction.uncertainty, **fields)
 
     def save(self, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
         """Write the fitted model, with calibration and threshold, to one file; `onsphere.load` reads it.
 
-        The file is written whole or not at all, and holds no pickle. Needs skops.
+        The file is written completely or not at all, and holds no pickle. Needs skops.
 
         Parameters
         ----------
         path : path
-            By custom it ends in ".onsphere".
+            The name usually ends in ".onsphere".
         summary : dict, optional
-            Plain JSON values to keep beside the model: where it comes from, what it is for.
+            Plain JSON values to keep with the model: where it comes from, what it is for.
 
         Returns
         -------
@@ -298,27 +376,12 @@ class CalibratedModel:
         check_fitted(self, "estimator_")
         return persistence.save(self, path, summary=summary)
 
-    @abstractmethod
-    def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
-        """Prediction and score of each row, from one pass."""
 
-    def _judged(self, uncertainty: Floats) -> dict[str, Any]:
-        """What calibration and threshold add to an assessment."""
-        if self.calibration_ is None:
-            return {}
-        calibration = self._calibrated("assess")
-        return {
-            "confidence": calibration.confidence(uncertainty),
-            "expected_error": calibration.expected_error(uncertainty),
-            "accepted": None if self.threshold_ is None else _at_most(uncertainty, self.threshold_),
-        }
-
-
-def _at_most(uncertainty: Floats, threshold: float) -> NDArray[np.bool_]:
-    """Which rows are accepted; not those whose uncertainty is NaN."""
+def _accept(uncertainty: Floats, threshold: float) -> NDArray[np.bool_]:
+    """Return which rows are accepted; not those whose uncertainty is NaN."""
     return uncertainty <= threshold
 
 
 def _take(rows: NDArray[np.intp], *tables: Any) -> list[Any]:
-    """The same rows of each table; None stays None."""
+    """Return the same rows of each table; None stays None."""
     return [None if table is None else _safe_indexing(table, rows) for table in tables]

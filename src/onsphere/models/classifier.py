@@ -1,25 +1,36 @@
-"""HCMClassifier: an uncertainty for every class that any regressor predicts."""
+"""HCMClassifier: an uncertainty for every class that any regressor predicts, and what all class models share."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
 
-from onsphere._internal.validation import Floats, check_option, check_same_length, check_sample_weight
-from onsphere.models.answers import ClassificationMixin, ClassPrediction
+from onsphere._internal.validation import (
+    Floats,
+    check_labels,
+    check_number,
+    check_option,
+    check_same_length,
+    check_sample_weight,
+)
+from onsphere.calibration import ClassCalibration
+from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import (
+    BackboneModel,
     fit_backbone,
-    from_columns,
+    join_columns,
     predict_columns,
     prepare_backbone,
-    to_columns,
+    split_columns,
 )
-from onsphere.models.over_backbone import BackboneModel
-from onsphere.sphere import geometry, scores
+from onsphere.models.base import CalibratedModel
+from onsphere.sphere import OneHot, geometry, scores
 from onsphere.sphere.geometry import SphericalOutput
 
-__all__ = ["HCMClassifier", "nearest_probabilities"]
+__all__ = ["ClassPrediction", "ClassificationMixin", "HCMClassifier", "project_to_simplex"]
 
 _CLASS_SCORES = {
     "violation": scores.violation,
@@ -29,7 +40,103 @@ _CLASS_SCORES = {
 }
 
 
-class HCMClassifier(ClassificationMixin, BackboneModel):
+class ClassPrediction(NamedTuple):
+    """One pass over rows with classes to predict.
+
+    Attributes
+    ----------
+    label_index : array of shape (n,)
+        Of the most likely class.
+    probabilities : array of shape (n, C)
+    uncertainty : array of shape (n,)
+    details : dict
+        Further fields of an Assessment.
+    """
+
+    label_index: NDArray[np.intp]
+    probabilities: Floats
+    uncertainty: Floats
+    details: dict[str, Any]
+
+    def get_value(self, model: Any) -> NDArray[Any]:
+        """Return the most likely class of each row."""
+        return model.classes_[self.label_index]
+
+    def get_fields(self, model: Any) -> dict[str, Any]:
+        """Return the fields of an Assessment that need no calibration."""
+        names = tuple(str(label) for label in model.classes_)
+        return {"probabilities": self.probabilities, "output_names": names, **self.details}
+
+    def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
+        """Return the set of classes of each row, of a calibrated model."""
+        return {"prediction_set": model.calibration_.prediction_set(self.probabilities, coverage=coverage)}
+
+    def calibrate(self, model: Any, y: Any) -> ClassCalibration:
+        """Compare the prediction with the truth."""
+        labels = check_labels(model, y)
+        check_same_length(self.uncertainty, labels)
+        true_index = model.embedding_.embed(labels).direction.argmax(axis=1)
+        return ClassCalibration.measure(
+            probabilities=self.probabilities,
+            true_index=true_index,
+            uncertainty=self.uncertainty,
+            wrong=(self.label_index != true_index).astype(np.float64),
+        )
+
+
+class ClassificationMixin(CalibratedModel):
+    """Probabilities and sets of a model that predicts classes."""
+
+    embedding_: OneHot
+    classes_: NDArray[Any]
+
+    def _has_classes(self, y: Any) -> bool:
+        return True
+
+    def _check_labels(self, y: Any) -> NDArray[Any]:
+        """Return the labels of fit, checked, and remember the classes."""
+        labels = check_labels(self, y)
+        self.embedding_ = OneHot().fit(labels)
+        self.classes_ = self.embedding_.classes_
+        return labels
+
+    def _predict_classes(self, X: Any, caller: str) -> ClassPrediction:
+        """Predict each row; raise an error for a model that was fitted on numbers."""
+        prediction = self._predict(X)
+        if not isinstance(prediction, ClassPrediction):
+            raise InvalidInputError(
+                f"{caller} needs a {type(self).__name__} that was fitted on classes. Got one fitted on numbers. Set "
+                "the 'task' parameter, which is 'auto' by default, to say what the target is."
+            )
+        return prediction
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the class probabilities, shape (n, C)."""
+        return self._predict_classes(X, "predict_proba").probabilities
+
+    def predict_set(self, X: Any, *, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Return sets of classes that hold the true one with probability `coverage`; needs a calibrated model.
+
+        Classes are added from the most to the least likely until enough probability lies before the next one (adaptive
+        prediction sets, without their random part: a set is never empty, and a row always gets the same one). For rows
+        drawn like the calibration rows the promise holds on average over rows and calibration sets. A model that is
+        right more often than asked covers more often than asked, with sets of one class.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        coverage : float in (0, 1), default 0.9
+
+        Returns
+        -------
+        bool array of shape (n, C), one column per entry of classes_
+        """
+        check_number("predict_set", "coverage", coverage, above=0, below=1)
+        calibration = self._require_calibration("predict_set")
+        return calibration.prediction_set(self._predict_classes(X, "predict_set").probabilities, coverage=coverage)
+
+
+class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
     """A classifier whose predictions carry an uncertainty, over any regressor.
 
     Each class is an axis of the sphere; the backbone learns the direction, the nearest axis is the prediction and
@@ -44,9 +151,9 @@ class HCMClassifier(ClassificationMixin, BackboneModel):
         What `predict_uncertainty` gives; see `onsphere.sphere.scores`. They rank alike as long as no direction is
         longer than 1, as with trees; beyond, "signed" and "gini" rank overshoot, the mark of extrapolation, as trusted.
     calibration : None, "split", "cv" or float in (0, 1), default None
-        What `fit` keeps back to calibrate on; see `HCMRegressor`. What is kept back is
-        stratified by class, which a guarantee strictly does not allow for but which changes coverage hardly at all; a
-        class with fewer than five rows makes for as many folds as it has rows.
+        The rows `fit` keeps back to calibrate on; see `HCMRegressor`. They are stratified by class, which the guarantee
+        strictly does not allow for but which hardly changes coverage. With "cv", a class with fewer than five rows
+        reduces the number of folds to its number of rows.
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -72,7 +179,7 @@ class HCMClassifier(ClassificationMixin, BackboneModel):
     ((75,), (75, 3))
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
 
     def __init__(
         self,
@@ -90,26 +197,26 @@ class HCMClassifier(ClassificationMixin, BackboneModel):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._check_score()
         backbone = prepare_backbone(self, self.estimator, self.random_state)
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
-        columns = to_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
+        columns = join_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
         self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
 
     def _predict(self, X: Any) -> ClassPrediction:
-        rows = self._rows(X)
+        rows = self._check_rows(X)
         table = predict_columns(self, self.estimator_, rows, len(self.classes_))
-        outputs = from_columns(table, **self._layout)
+        outputs = split_columns(table, **self._layout)
         return ClassPrediction(
             label_index=outputs.direction.argmax(axis=1),
-            probabilities=nearest_probabilities(outputs.direction),
-            uncertainty=self._uncertainty(outputs),
+            probabilities=project_to_simplex(outputs.direction),
+            uncertainty=self._compute_uncertainty(outputs),
             details={"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude},
         )
 
-    def _uncertainty(self, outputs: SphericalOutput) -> Floats:
+    def _compute_uncertainty(self, outputs: SphericalOutput) -> Floats:
         self._check_score()
         return _CLASS_SCORES[self.uncertainty_score](outputs)
 
@@ -117,7 +224,7 @@ class HCMClassifier(ClassificationMixin, BackboneModel):
         check_option(self, "uncertainty_score", self.uncertainty_score, list(_CLASS_SCORES))
 
 
-def nearest_probabilities(directions: Floats) -> Floats:
+def project_to_simplex(directions: Floats) -> Floats:
     """Project each row onto the probability simplex: lower all entries by one amount, cut at zero, sum 1."""
     # A shift does not move the projection, and with the largest entry at zero it keeps its digits, however long the
     # direction is.

@@ -1,35 +1,47 @@
-"""HCMRegressor: an uncertainty for every number that any regressor predicts."""
+"""HCMRegressor: an uncertainty for every number that any regressor predicts, and what all regression models share."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple, overload
 
 import numpy as np
-from sklearn.base import clone
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin, clone
 
 from onsphere._internal.validation import (
     Floats,
     check_fitted,
+    check_flag,
+    check_n_outputs,
+    check_number,
     check_option,
+    check_output_names,
+    check_regression_target,
     check_same_length,
     check_sample_weight,
+    is_frame,
     parameter_error,
 )
-from onsphere.calibration import root_mean_square
+from onsphere.calibration import RegressionCalibration, root_mean_square
 from onsphere.errors import InvalidInputError
-from onsphere.models.answers import RegressionMixin, RegressionPrediction
 from onsphere.models.backbone import (
+    BackboneModel,
     fit_backbone,
-    from_columns,
+    join_columns,
     predict_columns,
     prepare_backbone,
-    to_columns,
+    split_columns,
 )
-from onsphere.models.over_backbone import BackboneModel
+from onsphere.models.base import CalibratedModel
 from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
+from onsphere.sphere.embedding import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
-__all__ = ["HCMRegressor"]
+__all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction"]
+
+# Added to sigma in conformal intervals, as a share of the target's spread: rows on which all trees agree would
+# otherwise get intervals of width 0.
+SIGMA_FLOOR = 0.01
 
 _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
     "lift": Lift,
@@ -39,7 +51,158 @@ _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
 }
 
 
-class HCMRegressor(RegressionMixin, BackboneModel):
+class RegressionPrediction(NamedTuple):
+    """One pass over rows with numbers to predict, in their own unit.
+
+    Attributes
+    ----------
+    value, sigma : arrays of shape (n, D)
+    uncertainty : array of shape (n,)
+    details : dict
+        Further fields of an Assessment.
+    """
+
+    value: Floats
+    sigma: Floats
+    uncertainty: Floats
+    details: dict[str, Any]
+
+    def get_value(self, model: Any) -> Floats:
+        """Return the value in the shape of the y of fit."""
+        return _shape_like_target(model, self.value)
+
+    def get_fields(self, model: Any) -> dict[str, Any]:
+        """Return the fields of an Assessment that need no calibration."""
+        names = model._output_names
+        return {"sigma": _shape_like_target(model, self.sigma), "output_names": names, **self.details}
+
+    def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
+        """Return both ends of the intervals that hold all outputs of a row at once."""
+        interval = self.get_interval(model, coverage, simultaneous=True)
+        return {"lower": interval[..., 0], "upper": interval[..., 1]}
+
+    def get_interval(self, model: Any, coverage: float, *, simultaneous: bool) -> Floats:
+        """Return the intervals of a calibrated model, shape (n, 2) or (n, D, 2)."""
+        sigma = self._get_interval_sigma(model)
+        interval = model.calibration_.interval(self.value, sigma, coverage=coverage, simultaneous=simultaneous)
+        return _shape_like_target(model, interval)
+
+    def get_radius(self, model: Any, coverage: float) -> Floats:
+        """Return the radius of the ball around each value, shape (n,)."""
+        return model.calibration_.radius(self._get_interval_sigma(model), model.spread_, coverage=coverage)
+
+    def calibrate(self, model: Any, y: Any) -> RegressionCalibration:
+        """Compare the prediction with the truth."""
+        target = as_columns(check_regression_target(model, y))
+        if is_frame(y):
+            check_output_names(model, y.columns, model._output_names)
+        check_same_length(self.uncertainty, target)
+        check_n_outputs(model, target, self.value.shape[1])
+        return RegressionCalibration.measure(
+            residual=target - self.value,
+            sigma=self._get_interval_sigma(model),
+            uncertainty=self.uncertainty,
+            spread=model.spread_,
+        )
+
+    def _get_interval_sigma(self, model: Any) -> Floats:
+        return self.sigma + SIGMA_FLOOR * model.spread_
+
+
+def _shape_like_target(model: Any, values: Floats) -> Floats:
+    return values[:, 0] if model._target_is_flat else values
+
+
+class RegressionMixin(CalibratedModel):
+    """Standard deviations, intervals and balls of a model that predicts numbers."""
+
+    spread_: Floats
+    _target_is_flat: bool
+    _output_names: tuple[str, ...] | None = None
+
+    def _has_classes(self, y: Any) -> bool:
+        return False
+
+    def _check_target(self, y: Any) -> Floats:
+        """Return the target of fit, (n,) or (n, D), checked, and remember its shape and names."""
+        target = check_regression_target(self, y)
+        self._target_is_flat = target.ndim == 1
+        self._output_names = tuple(str(name) for name in y.columns) if is_frame(y) else None
+        return target
+
+    def _predict_numbers(self, X: Any, caller: str) -> RegressionPrediction:
+        """Predict each row; raise an error for a model that was fitted on classes."""
+        prediction = self._predict(X)
+        if not isinstance(prediction, RegressionPrediction):
+            raise InvalidInputError(
+                f"{caller} needs a {type(self).__name__} that was fitted on numbers. Got one fitted on classes. Set "
+                "the 'task' parameter, which is 'auto' by default, to say what the target is."
+            )
+        return prediction
+
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> NDArray[Any]: ...
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
+    def predict(self, X: Any, return_std: bool = False) -> NDArray[Any] | tuple[Floats, Floats]:
+        """Predict the target and, if asked, the standard deviation of its noise, from one pass.
+
+        Returns
+        -------
+        value : array of shape (n,) or (n, D), like the y of fit
+        sigma : array like value, with return_std=True
+        """
+        if not return_std:
+            return self._predict(X).get_value(self)
+        prediction = self._predict_numbers(X, "predict with return_std=True")
+        return prediction.get_value(self), _shape_like_target(self, prediction.sigma)
+
+    def predict_sigma(self, X: Any) -> Floats:
+        """Return the standard deviation of the noise, in the unit and shape of the target."""
+        return _shape_like_target(self, self._predict_numbers(X, "predict_sigma").sigma)
+
+    def predict_interval(self, X: Any, *, coverage: float = 0.9, simultaneous: bool = True) -> Floats:
+        """Return intervals that hold the target with probability `coverage`; needs a calibrated model.
+
+        Split conformal prediction, with errors measured in units of sigma. For rows drawn like the calibration rows
+        (and a calibration on rows that were not trained on) the promise holds on average over rows and calibration
+        sets, whatever the backbone; it does not hold for a chosen group of rows, nor after a shift of the inputs.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        coverage : float in (0, 1), default 0.9
+        simultaneous : bool, default True
+            For several outputs, whether all of a row lie in their intervals at once with that probability, or each
+            by itself.
+
+        Returns
+        -------
+        array of shape (n, 2), or (n, D, 2) if y had two dimensions: lower and upper end
+        """
+        check_number("predict_interval", "coverage", coverage, above=0, below=1)
+        check_flag("predict_interval", "simultaneous", simultaneous)
+        self._require_calibration("predict_interval")
+        prediction = self._predict_numbers(X, "predict_interval")
+        return prediction.get_interval(self, coverage, simultaneous=simultaneous)
+
+    def predict_radius(self, X: Any, *, coverage: float = 0.9) -> Floats:
+        """Return the radius of the ball around each prediction that holds all outputs with probability `coverage`.
+
+        Outputs are measured in units of their spread: the target y is inside the ball if
+        ‖(y − model.predict(X)) / model.spread_‖ ≤ radius (with 1 for the spread of a constant output). The promise is
+        that of `predict_interval`.
+
+        Returns
+        -------
+        array of shape (n,)
+        """
+        check_number("predict_radius", "coverage", coverage, above=0, below=1)
+        self._require_calibration("predict_radius")
+        return self._predict_numbers(X, "predict_radius").get_radius(self, coverage)
+
+
+class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     """A regressor whose predictions carry an uncertainty, over any regressor, for one output or many.
 
     The target is placed on a sphere, the backbone learns the place, and how far its prediction falls off the
@@ -92,7 +255,7 @@ class HCMRegressor(RegressionMixin, BackboneModel):
     (42, 2)
     """
 
-    _measured: ClassVar[tuple[str, ...]] = ("uncertainty_score", "decoder")
+    _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score", "decoder")
 
     embedding_: RegressionEmbedding
 
@@ -114,32 +277,32 @@ class HCMRegressor(RegressionMixin, BackboneModel):
         self.random_state = random_state
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        embedding = self._checked_embedding()
+        embedding = self._make_embedding()
         backbone = prepare_backbone(self, self.estimator, self.random_state)
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         target = self._check_target(y)
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)
         self.embedding_ = embedding.fit(target, weights)
         self.spread_ = embedding.spread_
         carried = {"magnitude": embedding.has_magnitude, "mean": self.decoder == "mean"}
-        columns = to_columns(embedding.embed(target), **carried)
+        columns = join_columns(embedding.embed(target), **carried)
         self._layout: dict[str, Any] = {"n_outputs": embedding.n_outputs_, **carried}
         self._n_columns = columns.shape[1]
         self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
 
     def predict_uncertainty_per_output(self, X: Any) -> Floats:
-        """A score for each output, shape (n, D); needs embedding="torus"."""
+        """Return a score for each output, shape (n, D); needs embedding="torus"."""
         check_fitted(self, "estimator_")
         if not isinstance(self.embedding_, Torus):
             raise InvalidInputError(
                 "predict_uncertainty_per_output needs embedding='torus', which gives every output circles of its own. "
                 f"Got {type(self.embedding_).__name__}. Fit again with HCMRegressor(embedding='torus')."
             )
-        return self.embedding_.uncertainty_per_output(self._outputs(X))
+        return self.embedding_.uncertainty_per_output(self._predict_outputs(X))
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        outputs = self._outputs(X)
+        outputs = self._predict_outputs(X)
         details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
         if isinstance(self.embedding_, Lift):
             details["anchor_residual"] = scores.anchor_residual(outputs, self.embedding_.anchor)
@@ -147,16 +310,16 @@ class HCMRegressor(RegressionMixin, BackboneModel):
         return RegressionPrediction(
             value=self.embedding_.decode(outputs, decoder=self.decoder),
             sigma=sigma,
-            uncertainty=self._uncertainty(outputs, sigma),
+            uncertainty=self._compute_uncertainty(outputs, sigma),
             details=details,
         )
 
-    def _outputs(self, X: Any) -> SphericalOutput:
-        rows = self._rows(X)
+    def _predict_outputs(self, X: Any) -> SphericalOutput:
+        rows = self._check_rows(X)
         table = predict_columns(self, self.estimator_, rows, self._n_columns)
-        return from_columns(table, **self._layout)
+        return split_columns(table, **self._layout)
 
-    def _checked_embedding(self) -> RegressionEmbedding:
+    def _make_embedding(self) -> RegressionEmbedding:
         given: Any = self.embedding
         if isinstance(given, str):
             check_option(self, "embedding", given, list(_EMBEDDINGS))
@@ -167,7 +330,7 @@ class HCMRegressor(RegressionMixin, BackboneModel):
         self._check_score(given)
         return clone(given)  # type: ignore[reportReturnType]
 
-    def _uncertainty(self, outputs: SphericalOutput, sigma: Floats) -> Floats:
+    def _compute_uncertainty(self, outputs: SphericalOutput, sigma: Floats) -> Floats:
         embedding = self.embedding_
         self._check_score(embedding)
         match self.uncertainty_score:

@@ -87,7 +87,7 @@ def check_model(model: Any) -> None:
             f"{OWNER} needs a fitted and calibrated model of onsphere. Got {model!r}. "
             "A plain regressor becomes HCMRegressor(model); fit and calibrate it."
         )
-    model._calibrated(OWNER)
+    model._require_calibration(OWNER)
 
 
 def judge(model: Any, X: Any, y: Any, *, coverage: float, target_name: Any, row_names: Any, pandas: Any) -> Judged:

@@ -15,7 +15,7 @@ from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
 from onsphere.evaluation import Split, measured
 from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.models.backbone import default_backbone
+from onsphere.models.backbone import make_default_backbone
 from onsphere.table.columns import Column
 from onsphere.table.encoder import TableEncoder
 
@@ -27,7 +27,7 @@ _N_PARTS = 4  # of which one calibrates
 
 
 def _extra_trees() -> list[tuple[str, Any]]:
-    return [("trees", default_backbone())]
+    return [("trees", make_default_backbone())]
 
 
 def _boosting() -> list[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from onsphere._internal.validation import check_fitted, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.backbone import from_columns
+from onsphere.models.backbone import split_columns
 from onsphere.models.frozen import FrozenHead
 from onsphere.models.frozen.designs import Kernel
 from onsphere.models.frozen.ridge import Head
@@ -55,7 +55,7 @@ class _HeadModule(nn.Module):
             self.bandwidth = head.design.bandwidth
             buffers["landmarks"] = head.design.landmarks
         else:
-            self.raw_columns = head.design.raw_columns
+            self.raw_columns = head.design.make_raw_columns
             buffers["origin"] = head.design.origin
         for name, values in buffers.items():
             self.register_buffer(name, torch.from_numpy(np.array(values)))
@@ -85,7 +85,7 @@ class FrozenModule(nn.Module):
     def __init__(self, head: FrozenHead) -> None:
         super().__init__()
         check_fitted(head, "estimator_")
-        solution, target = head._solved(), head.target_
+        solution, target = head._solve(), head.target_
         self.heads = nn.ModuleDict({name: _HeadModule(each) for name, each in solution.heads.items()})
         self.value_head = solution.value_head
         self.n_features = head.n_features_in_
@@ -119,7 +119,7 @@ class FrozenModule(nn.Module):
         if self.classes is not None:
             return SphericalOutput(table, torch.ones_like(table[:, 0]))
         n_outputs = len(cast(Tensor, self.target_center))
-        return from_columns(cast(Any, table), n_outputs=n_outputs, magnitude=True, mean=True)
+        return split_columns(cast(Any, table), n_outputs=n_outputs, magnitude=True, mean=True)
 
     def _score(self, outputs: SphericalOutput, reach: float) -> Tensor:
         if self.classes is not None:

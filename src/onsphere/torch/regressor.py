@@ -183,7 +183,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         sample_weight : array of shape (n,), optional
             Of each row in the loss.
         column_layout : mapping, optional
-            Which columns are which, from HCMRegressor: the arguments of `onsphere.models.backbone.from_columns`.
+            Which columns are which, from HCMRegressor: the arguments of `onsphere.models.backbone.split_columns`.
         """
         with restore_on_error(self):
             self._fit(X, y, sample_weight, column_layout)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from onsphere._internal.validation import Floats, missing_extra_error, parameter_error, wrap_errors
 from onsphere.errors import InvalidInputError
-from onsphere.models.backbone import from_columns
+from onsphere.models.backbone import split_columns
 from onsphere.torch.head import SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.running import find_random_layers, use_seed
@@ -104,7 +104,7 @@ class RowLoss:
     def _read_sphere(self, columns: Tensor) -> SphericalOutput:
         layout = cast("Mapping[str, Any]", self.layout)
         unscaled: Any = columns * self.scale.to(columns.device) + self.center.to(columns.device)
-        direction, magnitude, mean = from_columns(unscaled, **layout)
+        direction, magnitude, mean = split_columns(unscaled, **layout)
         # Where no magnitude is learned, it is 1 in the target and in the prediction.
         return SphericalOutput(direction, torch.as_tensor(magnitude, dtype=columns.dtype, device=columns.device), mean)
 

@@ -40,25 +40,25 @@ class Linear:
     largest_feature = LARGEST
 
     @classmethod
-    def for_rows(cls, X: Floats) -> Self:
-        """A design whose origin is the middle of these rows."""
-        return cls(cls.raw_columns(X).mean(axis=0))
+    def from_rows(cls, X: Floats) -> Self:
+        """Return a design whose origin is the mean of these rows."""
+        return cls(cls.make_raw_columns(X).mean(axis=0))
 
     @staticmethod
-    def raw_columns(X: Array) -> Array:
-        """The columns before the origin is taken from them; numpy or torch."""
+    def make_raw_columns(X: Array) -> Array:
+        """Return the columns before the origin is subtracted; numpy or torch."""
         return X
 
     @property
     def n_columns(self) -> int:
         return len(self.origin)
 
-    def columns(self, X: Floats) -> Floats:
-        """The columns (n, c) of features (n, p)."""
-        return self.raw_columns(X) - self.origin
+    def make_columns(self, X: Floats) -> Floats:
+        """Return the columns (n, c) of features (n, p)."""
+        return self.make_raw_columns(X) - self.origin
 
-    def penalty(self, variance: Floats) -> Floats:
-        """The matrix M of the ridge term λ·tr(WᵀMW), given the variance of each column: all columns weigh alike."""
+    def make_penalty(self, variance: Floats) -> Floats:
+        """Return the matrix M of the ridge term λ·tr(WᵀMW) that lets all columns, of these variances, weigh alike."""
         return np.diag(np.where(variance > 1e-12 * variance.max(), variance, 1.0))
 
 
@@ -69,14 +69,14 @@ class Quadratic(Linear):
     Examples
     --------
     >>> import numpy as np
-    >>> Quadratic.raw_columns(np.array([[4.0, -9.0]]))
+    >>> Quadratic.make_raw_columns(np.array([[4.0, -9.0]]))
     array([[ 4., -9., 16., 81.,  2.,  3.]])
     """
 
     largest_feature = LARGEST**0.5
 
     @staticmethod
-    def raw_columns(X: Array) -> Array:
+    def make_raw_columns(X: Array) -> Array:
         xp = array_namespace(X)
         return xp.concat([X, X * X, xp.sqrt(xp.abs(X))], axis=-1)
 
@@ -102,10 +102,10 @@ class Kernel:
     largest_feature = np.inf
 
     @classmethod
-    def for_landmarks(cls, rows: Floats, share: float) -> Kernel:
-        """A design around these rows, with a bandwidth of so many times their median squared distance."""
+    def from_landmarks(cls, rows: Floats, share: float) -> Kernel:
+        """Return a design around these rows; the bandwidth is a share of their median squared distance."""
         landmarks = geometry.split(rows)[0]
-        distances = _squared_distances(landmarks, landmarks)[np.triu_indices(len(landmarks), 1)]
+        distances = _compute_squared_distances(landmarks, landmarks)[np.triu_indices(len(landmarks), 1)]
         middle = float(np.median(distances)) if len(distances) else 0.0
         # Rows that all point the same way have no distances to go by; any bandwidth serves them.
         return cls(landmarks, share * middle if middle > 1e-12 else 1.0)
@@ -114,15 +114,15 @@ class Kernel:
     def n_columns(self) -> int:
         return len(self.landmarks)
 
-    def columns(self, X: Floats) -> Floats:
-        """The columns (n, m) of features (n, p)."""
-        distances = _squared_distances(geometry.split(X)[0], self.landmarks)
+    def make_columns(self, X: Floats) -> Floats:
+        """Return the columns (n, m) of features (n, p)."""
+        distances = _compute_squared_distances(geometry.split(X)[0], self.landmarks)
         distances /= -self.bandwidth
         return np.exp(distances, out=distances)
 
-    def penalty(self, variance: Floats) -> Floats:
-        """The kernel matrix of the landmarks, so that λ is that of kernel ridge regression."""
-        matrix = np.exp(_squared_distances(self.landmarks, self.landmarks) / -self.bandwidth)
+    def make_penalty(self, variance: Floats) -> Floats:
+        """Return the kernel matrix of the landmarks, so that λ is that of kernel ridge regression."""
+        matrix = np.exp(_compute_squared_distances(self.landmarks, self.landmarks) / -self.bandwidth)
         # Where landmarks lie so close that rounding shows beside their distances, the matrix may have eigenvalues
         # below zero, of at most about the noise of an entry times the root of their number.
         noise = _DISTANCE_NOISE / self.bandwidth * len(matrix) ** 0.5
@@ -132,8 +132,8 @@ class Kernel:
 Design = Linear | Kernel
 
 
-def _squared_distances(units: Floats, others: Floats) -> Floats:
-    """Between unit vectors: ‖a − b‖² = 2 − 2ab."""
+def _compute_squared_distances(units: Floats, others: Floats) -> Floats:
+    """Return ‖a − b‖² = 2 − 2ab between unit vectors."""
     products = units @ others.T
     products *= -2.0
     products += 2.0

@@ -18,22 +18,20 @@ from onsphere._internal.validation import (
     check_rows,
     check_same_length,
     check_target_given,
+    is_frame,
     make_random_state,
     parameter_error,
     restore_on_error,
     wrap_errors,
 )
-from onsphere.assessment import Assessment
-from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.models.base import CalibratedModel
+from onsphere.models.classifier import ClassificationMixin, ClassPrediction, project_to_simplex
 from onsphere.models.frozen.designs import Design, Kernel, Linear, Quadratic
 from onsphere.models.frozen.ridge import Head
-from onsphere.models.frozen.sample import row_codes
-from onsphere.models.frozen.sums import Solution, Sums, differences
-from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target, is_classification, of_kind
-from onsphere.sphere import geometry
+from onsphere.models.frozen.sums import Solution, Sums, hash_numbers, list_differences
+from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target
+from onsphere.models.regressor import RegressionMixin, RegressionPrediction
+from onsphere.sphere import geometry, scores
 
 __all__ = ["FrozenHead"]
 
@@ -44,7 +42,7 @@ _TASKS = ("auto", "classification", "regression")
 _JOINT = ("kernel", "quadratic", "linear")
 
 
-class FrozenHead(CalibratedModel, BaseEstimator):
+class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     """Labels or values, each with an uncertainty, from the features of a network that is not trained again.
 
     The target is placed on a sphere and regressed on the features by ridge regression, which has a closed form. Only
@@ -80,7 +78,7 @@ class FrozenHead(CalibratedModel, BaseEstimator):
     target_ : ClassTarget or NumberTarget
         How the target lies on the sphere.
     sums_ : Sums
-        All that is kept of the rows.
+        Everything that is kept of the rows.
     heads_ : dict of str to Head
     value_head_ : str
         The head that gives labels or values.
@@ -101,13 +99,13 @@ class FrozenHead(CalibratedModel, BaseEstimator):
     Examples
     --------
     >>> from sklearn.datasets import load_digits
-    >>> from onsphere.models.frozen import FrozenHead
+    >>> from onsphere import FrozenHead
     >>> X, y = load_digits(return_X_y=True)
     >>> head = FrozenHead(random_state=0).fit(X[::2], y[::2])
     >>> bool((head.predict(X[1::2]) == y[1::2]).mean() > 0.97)
     True
-    >>> strange = X[1::2, ::-1]  # upside down
-    >>> bool(head.predict_uncertainty(strange).mean() > head.predict_uncertainty(X[1::2]).mean())
+    >>> upside_down = X[1::2, ::-1]
+    >>> bool(head.predict_uncertainty(upside_down).mean() > head.predict_uncertainty(X[1::2]).mean())
     True
     """
 
@@ -141,24 +139,24 @@ class FrozenHead(CalibratedModel, BaseEstimator):
             raise InvalidInputError(
                 "FrozenHead counts every row once. Got a sample_weight. Leave it out, or repeat rows instead."
             )
-        rows = self._rows(X, fitting=True)
+        rows = self._check_rows(X, fitting=True)
         self._begin(rows, y, classes=None)
-        self._add(rows, y)
-        self._solved()
+        self._add_rows(rows, y)
+        self._solve()
 
     def partial_fit(self, X: Any, y: ArrayLike, *, classes: ArrayLike | None = None) -> Self:
-        """Take in more rows; the head is then what one fit on all rows so far would be.
+        """Add more rows; the head is then what one fit on all rows so far would be.
 
         The first batch fixes what cannot be changed afterwards: the kind, the classes unless they are given, centre and
         scale of a numeric target, and the landmarks. It should be a fair sample with at least n_landmarks rows. A
-        calibration ends with the rows it was measured without.
+        calibration is dropped, because it was measured without these rows.
 
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
         y : labels of shape (n,), or targets of shape (n,) or (n, D)
         classes : labels, optional
-            All that will ever come; needed when the first batch does not hold them all.
+            All that will ever come; needed if the first batch does not hold them all.
 
         Returns
         -------
@@ -167,7 +165,7 @@ class FrozenHead(CalibratedModel, BaseEstimator):
         check_no_gradient(y=y)
         with restore_on_error(self):
             first = not hasattr(self, "sums_")
-            rows = self._rows(X, fitting=first)
+            rows = self._check_rows(X, fitting=first)
             if first:
                 self._begin(rows, y, classes=classes)
                 if "kernel" in self.sums_.designs and len(rows) < self.n_landmarks:
@@ -177,15 +175,15 @@ class FrozenHead(CalibratedModel, BaseEstimator):
                         "landmarks, or start from FrozenHead.like(another head)."
                     )
             elif classes is not None:
-                known = of_kind(ClassTarget, self.target_).embedding.classes_
+                known = self.classes_
                 if not np.array_equal(np.unique(np.asarray(classes)), known):
                     raise parameter_error(self, "classes", f"{known.tolist()}, as in the first batch", classes)
-            self._add(rows, y)
+            self._add_rows(rows, y)
             self._remember(hash_rows(X, y))
         return self
 
     def merge(self, other: FrozenHead) -> Self:
-        """Take in all rows of another head; this head is then what one fit on the rows of both would be.
+        """Add all rows of another head; this head is then what one fit on the rows of both would be.
 
         Parameters
         ----------
@@ -196,19 +194,19 @@ class FrozenHead(CalibratedModel, BaseEstimator):
         -------
         self
         """
-        unlike = differences(self._identity(), _checked_head("merge", other)._identity())
-        if unlike:
+        different = list_differences(self._get_identity(), _check_head("merge", other)._get_identity())
+        if different:
             raise InvalidInputError(
-                f"merge needs two heads that measure alike. These differ in {', '.join(unlike)}. "
+                f"merge needs two heads that measure alike. These differ in {', '.join(different)}. "
                 "Fit one shard first and the others as FrozenHead.like(first).partial_fit(X, y)."
             )
-        self._keep(self.sums_ + other.sums_)
+        self._set_sums(self.sums_ + other.sums_)
         self._remember(other._seen)
         return self
 
     @classmethod
     def like(cls, other: FrozenHead) -> Self:
-        """A head without rows that can be merged with another: the same classes, scales and landmarks.
+        """Return a head without rows that can be merged with another: the same classes, scales and landmarks.
 
         Parameters
         ----------
@@ -225,28 +223,30 @@ class FrozenHead(CalibratedModel, BaseEstimator):
         >>> first.merge(second).n_rows_
         300
         """
-        _checked_head("like", other)._identity()
+        _check_head("like", other)._get_identity()
         head: Any = clone(other)
         names = ("target_", "n_features_in_", "feature_names_in_")
         vars(head).update({name: getattr(other, name) for name in names if hasattr(other, name)})
-        head._keep(other.sums_.emptied())
+        head._set_sums(other.sums_.copy_empty())
         head._seen = np.empty(0, dtype=np.uint64)
         return head
 
     def _begin(self, rows: Floats, y: Any, *, classes: Any) -> None:
-        """Fix all that must be known before the first sum."""
+        """Fix everything that must be known before the first sum."""
         self._check_parameters()
         check_target_given(self, y)
         check_same_length(rows, y)
         if self.task == "regression" and classes is not None:
-            raise parameter_error(self, "classes", "None where task='regression'", classes)
-        is_class = classes is not None or is_classification(y, self.task)
-        self.target_ = ClassTarget.fit(self, y, classes) if is_class else NumberTarget.fit(self, y)
+            raise parameter_error(self, "classes", "None if task='regression'", classes)
+        has_classes = classes is not None or self._has_classes(y)
+        self.target_ = ClassTarget.fit(self, y, classes) if has_classes else NumberTarget.fit(self, y)
+        named = is_frame(y) and not has_classes
+        self._output_names = tuple(str(name) for name in y.columns) if named else None
         seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
         names = _JOINT if self.kind == "joint" else (self.kind,)
         with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
-            designs = {name: self._design(name, rows, seed) for name in names}
-        self._keep(Sums.empty(designs, seed, rows.shape[1], self.target_.width))
+            designs = {name: self._make_design(name, rows, seed) for name in names}
+        self._set_sums(Sums.empty(designs, seed, rows.shape[1], self.target_.width))
         self._seen = np.empty(0, dtype=np.uint64)
 
     def _check_parameters(self) -> None:
@@ -259,25 +259,25 @@ class FrozenHead(CalibratedModel, BaseEstimator):
         check_number(self, "bandwidth", self.bandwidth, above=0)
         check_number(self, "n_landmarks", self.n_landmarks, above=1, closed="left", whole=True)
 
-    def _design(self, name: str, rows: Floats, seed: int) -> Design:
+    def _make_design(self, name: str, rows: Floats, seed: int) -> Design:
         if name != "kernel":
-            return (Linear if name == "linear" else Quadratic).for_rows(rows)
-        _, drawn = np.unique(row_codes(rows, seed), return_index=True)
-        return Kernel.for_landmarks(rows[drawn[: self.n_landmarks]], self.bandwidth)
+            return (Linear if name == "linear" else Quadratic).from_rows(rows)
+        _, drawn = np.unique(hash_numbers(rows, seed), return_index=True)
+        return Kernel.from_landmarks(rows[drawn[: self.n_landmarks]], self.bandwidth)
 
-    def _add(self, rows: Floats, y: Any) -> None:
-        targets = self.target_.table(self, y)
+    def _add_rows(self, rows: Floats, y: Any) -> None:
+        targets = self.target_.make_table(self, y)
         check_same_length(rows, targets)
-        self._keep(self.sums_.with_rows(rows, targets))
+        self._set_sums(self.sums_.add_rows(rows, targets))
 
-    def _keep(self, sums: Sums) -> None:
-        """Take these sums, and forget what was concluded from others."""
+    def _set_sums(self, sums: Sums) -> None:
+        """Set these sums, and forget what was fitted from others."""
         self.sums_ = sums
         self._solution: Solution | None = None
         self.calibration_ = self.threshold_ = self._rule = None
 
-    def _solved(self) -> Solution:
-        """Found when it is first asked for, so that small batches stay cheap."""
+    def _solve(self) -> Solution:
+        """Return the solution, found when it is first needed, so that small batches stay cheap."""
         if self._solution is None:
             self._solution = self.sums_.solve(self.target_, self.ridge)
         return self._solution
@@ -291,118 +291,88 @@ class FrozenHead(CalibratedModel, BaseEstimator):
     def heads_(self) -> dict[str, Head]:
         """The fitted heads by name."""
         check_fitted(self, "estimator_")
-        return self._solved().heads
+        return self._solve().heads
 
     @property
     def value_head_(self) -> str:
         """The name of the head that gives labels or values."""
         check_fitted(self, "estimator_")
-        return self._solved().value_head
+        return self._solve().value_head
 
     @property
     def estimator_(self) -> Head:
         """The head that gives labels or values."""
         if not (hasattr(self, "sums_") and self.n_rows_):
             raise AttributeError("there are no rows yet")
-        solution = self._solved()
+        solution = self._solve()
         return solution.heads[solution.value_head]
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> NDArray[Any]:  # type: ignore[reportIncompatibleVariableOverride]
         """The classes, in the order of the columns of `predict_proba`."""
         target = getattr(self, "target_", None)
         if not isinstance(target, ClassTarget):
             raise AttributeError("only a FrozenHead fitted on classes has classes_")
         return target.embedding.classes_
 
-    # --- asking ---
+    @property
+    def embedding_(self) -> Any:  # type: ignore[reportIncompatibleVariableOverride]
+        """How the target is placed on the sphere: OneHot for classes, Lift for numbers."""
+        return self.target_.embedding
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Labels of shape (n,), or values in the shape of the y of fit."""
-        solution, rows = self._asked(X)
-        return self.target_.value(solution.value_outputs(rows))
+    @property
+    def spread_(self) -> Floats:  # type: ignore[reportIncompatibleVariableOverride]
+        """Standard deviation of each output, for regression."""
+        if not isinstance(self.target_, NumberTarget):
+            raise AttributeError("only a FrozenHead fitted on numbers has spread_")
+        return self.target_.embedding.spread_
 
-    def predict_proba(self, X: Any) -> Floats:
-        """Class probabilities, shape (n, C): the point of the probability simplex nearest to the direction."""
-        solution, rows = self._asked(X)
-        return of_kind(ClassTarget, self.target_).probabilities(solution.value_outputs(rows))
+    @property
+    def _target_is_flat(self) -> bool:  # type: ignore[reportIncompatibleVariableOverride]
+        return isinstance(self.target_, ClassTarget) or self.target_.is_flat
 
-    def predict_sigma(self, X: Any) -> Floats:
-        """Standard deviation of the noise, in the unit and shape of the target; for regression."""
-        solution, rows = self._asked(X)
-        return of_kind(NumberTarget, self.target_).sigma(solution.value_outputs(rows))
-
-    def predict_uncertainty(self, X: Any) -> Floats:
-        """The score of each row, shape (n,); higher means less trustworthy, and infinite that nothing can be said."""
-        solution, rows = self._asked(X)
-        return solution.judged(rows)[1]
+    # --- predicting ---
 
     def predict_uncertainty_per_head(self, X: Any) -> dict[str, Floats]:
-        """The score of each row by each head, on the head's own scale; see Notes."""
-        solution, rows = self._asked(X)
-        return solution.scores(solution.outputs(rows))
-
-    def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
-        """Everything the head says about each row, from one pass.
-
-        What needs a calibration (intervals or sets, confidence, expected error) or a threshold (accepted) is None
-        without.
-
-        Parameters
-        ----------
-        X : array or DataFrame of shape (n, p)
-        coverage : float in (0, 1), default 0.9
-            Of the intervals or sets.
-        """
-        check_number("assess", "coverage", coverage, above=0, below=1)
-        solution, rows = self._asked(X)
-        outputs, uncertainty = solution.judged(rows)
-        judged = self._judged(uncertainty)
-        if judged:
-            judged |= self.target_.limits(outputs, self.calibration_, coverage)
-        return Assessment(
-            value=self.target_.value(outputs),
-            uncertainty=uncertainty,
-            direction_norm=geometry.norm(outputs.direction),
-            magnitude=outputs.magnitude,
-            **self.target_.details(outputs),
-            **judged,
-        )
-
-    def _measure(self, X: Any, y: Any) -> Calibration:
-        solution, rows = self._asked(X)
-        outputs, uncertainty = solution.judged(rows)
-        targets = self.target_.table(self, y)
-        check_same_length(uncertainty, targets)
-        return self.target_.measure(outputs, self.target_.read(targets), uncertainty)
-
-    def _value_and_uncertainty(self, X: Any) -> tuple[NDArray[Any], Floats]:
-        solution, rows = self._asked(X)
-        outputs, uncertainty = solution.judged(rows)
-        return self.target_.value(outputs), uncertainty
-
-    def _asked(self, X: Any) -> tuple[Solution, Floats]:
+        """Return the score of each row by each head, on the head's own scale; see Notes."""
         check_fitted(self, "estimator_")
-        return self._solved(), self._rows(X)
+        solution = self._solve()
+        return solution.score(solution.predict_per_head(self._check_rows(X)))
 
-    def _splitter(self, y: Any, fraction: float | None) -> Any:
-        model = HCMClassifier if is_classification(y, self.task) else HCMRegressor
-        return model(calibration=self.calibration, random_state=self.random_state)._splitter(y, fraction)
+    def _predict(self, X: Any) -> RegressionPrediction | ClassPrediction:
+        check_fitted(self, "estimator_")
+        outputs, uncertainty = self._solve().predict(self._check_rows(X))
+        details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
+        if isinstance(self.target_, ClassTarget):
+            # Without a direction, all classes are equally likely.
+            probabilities = project_to_simplex(np.nan_to_num(outputs.direction, nan=0.0))
+            return ClassPrediction(outputs.direction.argmax(axis=1), probabilities, uncertainty, details)
+        embedding = self.target_.embedding
+        details["anchor_residual"] = scores.anchor_residual(outputs, embedding.anchor)
+        value = embedding.decode(outputs, decoder="mean")
+        return RegressionPrediction(value, embedding.sigma(outputs), uncertainty, details)
 
-    def _rows(self, X: Any, *, fitting: bool = False) -> Floats:
+    def _has_classes(self, y: Any) -> bool:
+        """Return what the task says or, for "auto", whether y holds neither floats nor several columns."""
+        if self.task != "auto":
+            return self.task == "classification"
+        given = np.asarray(y)
+        return not (given.dtype.kind == "f" or (given.ndim > 1 and given.shape[1] > 1))
+
+    def _check_rows(self, X: Any, *, fitting: bool = False) -> Floats:
         check_no_gradient(X=X)
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
         with wrap_errors():
             return np.ascontiguousarray(rows, dtype=np.float64)
 
-    def _identity(self) -> dict[str, Any]:
-        """All that two heads must share for their sums to mean the same."""
+    def _get_identity(self) -> dict[str, Any]:
+        """Return what two heads must share for their sums to mean the same."""
         check_fitted(self, "sums_")
         sizes = {"number of features": self.n_features_in_, "task": type(self.target_).__name__}
         return {**sizes, **self.target_.identity, **self.sums_.identity}
 
 
-def _checked_head(what: str, head: Any) -> FrozenHead:
+def _check_head(what: str, head: Any) -> FrozenHead:
     if not isinstance(head, FrozenHead):
         raise InvalidTypeError(f"{what} needs another FrozenHead. Got {type(head).__name__}.")
     return head

@@ -1,7 +1,7 @@
-"""Ridge regression from sums alone: Gram matrices of columns and targets, and the head that follows.
+"""Ridge regression from sums alone: Gram matrices of columns and targets, and the head fitted from them.
 
-A head never sees its rows again: the sums in `Statistics` are all it needs, and sums can be added, so rows may come
-in any order, in batches, or on several machines.
+The sums in `Statistics` are all a head needs, and sums can be added, so rows may come in any order, in batches, or on
+several machines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """All that a head has to know about its rows: sums over columns C and targets T.
+    """Everything a head has to know about its rows: sums over columns C and targets T.
 
     Attributes
     ----------
@@ -49,13 +49,13 @@ class Statistics:
 
     @classmethod
     def empty(cls, n_columns: int, n_targets: int) -> Statistics:
-        """Of no rows."""
+        """Return sums over no rows."""
         square, tall = np.zeros((n_columns, n_columns)), np.zeros((n_columns, n_targets))
         return cls(0, np.zeros(n_columns), np.zeros(n_targets), square, tall, 0.0)
 
     @classmethod
-    def of(cls, columns: Floats, targets: Floats) -> Statistics:
-        """Of these rows."""
+    def from_rows(cls, columns: Floats, targets: Floats) -> Statistics:
+        """Return the sums over these rows."""
         return cls(
             n_rows=len(columns),
             column_sum=columns.sum(axis=0),
@@ -68,8 +68,8 @@ class Statistics:
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
-    def centered(self) -> Statistics:
-        """The same sums with columns and targets measured from their means."""
+    def center(self) -> Statistics:
+        """Return the same sums with columns and targets measured from their means."""
         n = max(self.n_rows, 1)
         return replace(
             self,
@@ -99,28 +99,28 @@ class Head:
     intercept: Floats
     ridge: float
 
-    def outputs(self, X: Floats) -> Floats:
-        """What the head says, shape (n, t)."""
-        return self.design.columns(X) @ self.weights + self.intercept
+    def predict(self, X: Floats) -> Floats:
+        """Return what the head predicts, shape (n, t)."""
+        return self.design.make_columns(X) @ self.weights + self.intercept
 
 
 def solve(design: Design, statistics: Statistics, ridge: float | str) -> Head:
-    """Ridge regression from the sums alone, with this ridge or the one that generalised cross-validation prefers."""
-    inner = statistics.centered() if design.has_intercept else statistics
-    penalty = design.penalty(np.diag(inner.gram) / max(inner.n_rows, 1))
+    """Fit a head from the sums alone, with this ridge or the one that generalised cross-validation prefers."""
+    inner = statistics.center() if design.has_intercept else statistics
+    penalty = design.make_penalty(np.diag(inner.gram) / max(inner.n_rows, 1))
     if isinstance(ridge, str):
-        ridge = min(RIDGES, key=lambda strength: _cross_validation(design, inner, penalty, strength))
-    weights: Any = cho_solve(_factored(inner.gram, penalty, ridge), inner.cross)
+        ridge = min(RIDGES, key=lambda strength: _cross_validate(design, inner, penalty, strength))
+    weights: Any = cho_solve(_factor(inner.gram, penalty, ridge), inner.cross)
     intercept = np.zeros(len(statistics.target_sum))
     if design.has_intercept:
         intercept = (statistics.target_sum - statistics.column_sum @ weights) / max(statistics.n_rows, 1)
     return Head(design, weights, intercept, ridge)
 
 
-def _cross_validation(design: Design, inner: Statistics, penalty: Floats, ridge: float) -> float:
-    """n·RSS / (n − df)²: what leaving each row out would cost, were all rows alike (Golub, Heath and Wahba, 1979)."""
+def _cross_validate(design: Design, inner: Statistics, penalty: Floats, ridge: float) -> float:
+    """Return n·RSS / (n − df)², the cost of leaving rows out if all were alike (Golub, Heath and Wahba, 1979)."""
     try:
-        factor, lower = _factored(inner.gram, penalty, ridge)
+        factor, lower = _factor(inner.gram, penalty, ridge)
     except InvalidInputError:
         return math.inf
     weights: Any = cho_solve((factor, lower), inner.cross)
@@ -134,8 +134,8 @@ def _cross_validation(design: Design, inner: Statistics, penalty: Floats, ridge:
     return float(inner.n_rows * residual / n_left**2)
 
 
-def _factored(gram: Floats, penalty: Floats, ridge: float) -> Any:
-    """The Cholesky factor of gram + ridge·penalty."""
+def _factor(gram: Floats, penalty: Floats, ridge: float) -> Any:
+    """Return the Cholesky factor of gram + ridge·penalty."""
     try:
         return cho_factor(gram + ridge * penalty, lower=True)
     except (np.linalg.LinAlgError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""All that a FrozenHead keeps of its rows: sums for each head, and a few rows to see what scores look like."""
+"""Everything a FrozenHead keeps of its rows: sums for each head, and a few rows to see what scores look like."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from onsphere._internal.row_hashes import mix_bits
 from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
 from onsphere.models.frozen.designs import LARGEST, Design
 from onsphere.models.frozen.ridge import Head, Statistics, solve
-from onsphere.models.frozen.sample import Sample
 from onsphere.models.frozen.targets import Target
 from onsphere.sphere.geometry import SphericalOutput
 
-__all__ = ["LARGEST_ANSWER", "Solution", "Sums", "differences"]
+__all__ = ["LARGEST_OUTPUT", "Sample", "Solution", "Sums", "hash_numbers", "list_differences"]
 
-# At most so many rows are kept to see what scores look like on rows that a head has not seen; quantiles need no more.
+# Rows kept, at most, to see what scores look like on rows that a head has not seen; quantiles need no more.
 _N_KEPT = 5000
 
 # Rows whose columns are held in memory at once.
 _N_BLOCK = 4096
 
-# Directions have length 1, and targets are standardised: a larger answer says nothing, and its squares would overflow.
-LARGEST_ANSWER = 1e100
+# Directions have length 1, and targets are standardised: a larger output means nothing, and its squares would overflow.
+LARGEST_OUTPUT = 1e100
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The heads of all rows, and what they say about rows that they have not seen.
+    """The heads fitted on all rows, and the scale of their scores on rows that they have not seen.
 
     Attributes
     ----------
@@ -51,33 +52,81 @@ class Solution:
     spread: dict[str, float]
     value_head: str
 
-    def value_outputs(self, X: Floats) -> SphericalOutput:
-        """What the head that gives labels or values says."""
-        return self._outputs(self.value_head, X)
-
-    def outputs(self, X: Floats) -> dict[str, SphericalOutput]:
-        """What each head says."""
-        return {name: self._outputs(name, X) for name in self.heads}
-
-    def _outputs(self, name: str, X: Floats) -> SphericalOutput:
-        """NaN about rows so far away that numbers cannot say it."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            table = _outputs_of(self.heads[name], X)
-            table[~(np.abs(table).max(axis=1) < LARGEST_ANSWER)] = np.nan
-        return self.target.read(table)
-
-    def scores(self, every: dict[str, SphericalOutput]) -> dict[str, Floats]:
-        """The score of each row by each head; infinite where the head had nothing to say."""
-        found = {name: self.target.score(outputs, self.reach[name]) for name, outputs in every.items()}
-        return {name: np.where(np.isnan(score), np.inf, score) for name, score in found.items()}
-
-    def judged(self, X: Floats) -> tuple[SphericalOutput, Floats]:
-        """What the head that gives values says, and the score: the only head's, or the sum of all on one scale."""
-        every = self.outputs(X)
-        parts = self.scores(every)
+    def predict(self, X: Floats) -> tuple[SphericalOutput, Floats]:
+        """Return what the value head predicts, and the score: the only head's, or the sum of all on one scale."""
+        outputs = self.predict_per_head(X)
+        parts = self.score(outputs)
         if len(parts) > 1:
             parts = {name: (part - self.center[name]) / self.spread[name] for name, part in parts.items()}
-        return every[self.value_head], np.sum(list(parts.values()), axis=0)
+        return outputs[self.value_head], np.sum(list(parts.values()), axis=0)
+
+    def predict_per_head(self, X: Floats) -> dict[str, SphericalOutput]:
+        """Return what each head predicts; NaN for rows so far away that the numbers would overflow."""
+        outputs: dict[str, SphericalOutput] = {}
+        for name, head in self.heads.items():
+            with np.errstate(over="ignore", invalid="ignore"):
+                table = _predict_in_blocks(head, X)
+                table[~(np.abs(table).max(axis=1) < LARGEST_OUTPUT)] = np.nan
+            outputs[name] = self.target.read_table(table)
+        return outputs
+
+    def score(self, outputs: dict[str, SphericalOutput]) -> dict[str, Floats]:
+        """Return the score of each row by each head; infinite if the head predicts NaN."""
+        found = {name: self.target.score(output, self.reach[name]) for name, output in outputs.items()}
+        return {name: np.where(np.isnan(score), np.inf, score) for name, score in found.items()}
+
+
+def hash_numbers(rows: Floats, seed: int) -> NDArray[np.uint64]:
+    """Return a number per row of a table that looks random and depends on the values of the row alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> codes = hash_numbers(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]), seed=0)
+    >>> bool(codes[0] == codes[2]), bool(codes[0] == codes[1])
+    (True, False)
+    """
+    bits = (rows + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
+    bits = bits ^ (bits >> np.uint64(32))
+    factors = np.random.default_rng(seed).integers(2**63, size=rows.shape[1], dtype=np.uint64) * 2 + 1
+    return mix_bits((bits * factors).sum(axis=1, dtype=np.uint64))
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows drawn by what they hold: the same ones in any order, in any batches, on any machine.
+
+    The rows with the smallest hashes are the sample; two samples are joined by keeping the smallest of both.
+
+    Attributes
+    ----------
+    codes : array of shape (n,)
+    X : array of shape (n, p)
+    targets : array of shape (n, t)
+    """
+
+    codes: NDArray[np.uint64]
+    X: Floats
+    targets: Floats
+
+    @classmethod
+    def from_rows(cls, X: Floats, targets: Floats, seed: int) -> Sample:
+        """Return a sample of all these rows, in the order of their hashes."""
+        return cls(hash_numbers(np.hstack([X, targets]), seed), X, targets)._sort()
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, part: slice) -> Sample:
+        return Sample(self.codes[part], self.X[part], self.targets[part])
+
+    def __add__(self, other: Sample) -> Sample:
+        joined = {name: np.concatenate([value, getattr(other, name)]) for name, value in vars(self).items()}
+        return Sample(**joined)._sort()
+
+    def _sort(self) -> Sample:
+        order = np.argsort(self.codes, kind="stable")
+        return Sample(self.codes[order], self.X[order], self.targets[order])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +154,14 @@ class Sums:
 
     @classmethod
     def empty(cls, designs: dict[str, Design], seed: int, n_features: int, n_targets: int) -> Sums:
-        """Of no rows."""
+        """Return sums over no rows."""
         statistics = {name: Statistics.empty(design.n_columns, n_targets) for name, design in designs.items()}
-        return cls(designs, seed, 0, statistics, Sample.of(np.empty((0, n_features)), np.empty((0, n_targets)), seed))
+        return cls(
+            designs, seed, 0, statistics, Sample.from_rows(np.empty((0, n_features)), np.empty((0, n_targets)), seed)
+        )
 
-    def emptied(self) -> Sums:
-        """The same, of no rows."""
+    def copy_empty(self) -> Sums:
+        """Return the same sums over no rows."""
         return self.empty(self.designs, self.seed, self.kept.X.shape[1], self.kept.targets.shape[1])
 
     @property
@@ -119,55 +170,55 @@ class Sums:
         columns = {f"columns of the {name} head": list(vars(design).values()) for name, design in self.designs.items()}
         return {"kind": " and ".join(self.designs), **columns, "draw of rows": self.seed}
 
-    def with_rows(self, X: Floats, targets: Floats) -> Sums:
-        """With these rows as well; nothing is taken of rows whose sums would overflow and spoil all others."""
+    def add_rows(self, X: Floats, targets: Floats) -> Sums:
+        """Return the sums with these rows added; raise an error for rows whose sums would overflow."""
         _check_size("features", X, min(design.largest_feature for design in self.designs.values()))
         _check_size("standardised targets", targets, LARGEST)
-        return self._with(self.statistics, Sample.of(X, targets, self.seed), len(X))
+        return self._add(self.statistics, Sample.from_rows(X, targets, self.seed), len(X))
 
     def __add__(self, other: Sums) -> Sums:
         statistics = {name: value + other.statistics[name] for name, value in self.statistics.items()}
-        return self._with(statistics, other.kept, other.n_rows)
+        return self._add(statistics, other.kept, other.n_rows)
 
-    def _with(self, statistics: dict[str, Statistics], more: Sample, n_more: int) -> Sums:
-        """Keep as many rows as there is room for, and sum the others up."""
+    def _add(self, statistics: dict[str, Statistics], more: Sample, n_more: int) -> Sums:
+        """Keep as many rows as there is room for, and sum the others."""
         rows = self.kept + more
-        summed = {name: value + self._of_rows(name, rows[_N_KEPT:]) for name, value in statistics.items()}
+        summed = {name: value + self._sum_rows(name, rows[_N_KEPT:]) for name, value in statistics.items()}
         return replace(self, n_rows=self.n_rows + n_more, statistics=summed, kept=rows[:_N_KEPT])
 
-    def _of_rows(self, name: str, rows: Sample) -> Statistics:
+    def _sum_rows(self, name: str, rows: Sample) -> Statistics:
         design = self.designs[name]
         total = Statistics.empty(design.n_columns, rows.targets.shape[1])
         for block in _blocks(len(rows)):
-            total += Statistics.of(design.columns(rows.X[block]), rows.targets[block])
+            total += Statistics.from_rows(design.make_columns(rows.X[block]), rows.targets[block])
         return total
 
     def solve(self, target: Target, ridge: float | str) -> Solution:
-        """Fit each head without some of the kept rows, see what it says about them, and fit it with them."""
+        """Fit each head without some of the kept rows, measure it on them, and fit it again with them."""
         n_held = min(len(self.kept), max(self.n_rows // 10, min(self.n_rows // 2, 20)))
         held, rest = self.kept[:n_held], self.kept[n_held:]
-        found, error = Solution(target, {}, {}, {}, {}, ""), dict[str, float]()
+        solution, error = Solution(target, {}, {}, {}, {}, ""), dict[str, float]()
         for name, design in self.designs.items():
-            without = self.statistics[name] + self._of_rows(name, rest)
-            found.heads[name] = solve(design, without + self._of_rows(name, held), ridge)
-            trial = target.read(_outputs_of(solve(design, without, found.heads[name].ridge), held.X))
-            found.reach[name] = target.reach(trial)
-            found.center[name], found.spread[name] = _scale(target.score(trial, found.reach[name]))
-            error[name] = target.error(trial, target.read(held.targets))
-        return replace(found, value_head=min(error, key=lambda name: error[name]))
+            without = self.statistics[name] + self._sum_rows(name, rest)
+            solution.heads[name] = solve(design, without + self._sum_rows(name, held), ridge)
+            trial = target.read_table(_predict_in_blocks(solve(design, without, solution.heads[name].ridge), held.X))
+            solution.reach[name] = target.find_reach(trial)
+            solution.center[name], solution.spread[name] = _find_scale(target.score(trial, solution.reach[name]))
+            error[name] = target.compute_error(trial, target.read_table(held.targets))
+        return replace(solution, value_head=min(error, key=lambda name: error[name]))
 
 
-def _outputs_of(head: Head, X: Floats) -> Floats:
-    """What a head says about any number of rows, a block at a time."""
-    return np.concatenate([head.outputs(X[block]) for block in _blocks(len(X))])
+def _predict_in_blocks(head: Head, X: Floats) -> Floats:
+    """Return what a head predicts for any number of rows, a block at a time."""
+    return np.concatenate([head.predict(X[block]) for block in _blocks(len(X))])
 
 
 def _blocks(n_rows: int) -> Iterator[slice]:
     return (slice(start, start + _N_BLOCK) for start in range(0, n_rows, _N_BLOCK))
 
 
-def _scale(score: Floats) -> tuple[float, float]:
-    """Median, and the distance from there to the 90 % quantile."""
+def _find_scale(score: Floats) -> tuple[float, float]:
+    """Return the median, and the distance from there to the 90 % quantile."""
     center, high = (float(value) for value in np.quantile(score, [0.5, 0.9]))
     # Scores that are all alike, as far as rounding tells, have no scale.
     return center, high - center if high - center > 1e-12 * np.abs(score).max() else 1.0
@@ -182,12 +233,12 @@ def _check_size(what: str, values: Floats, largest: float) -> None:
         )
 
 
-def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """The names under which two identities hold different things."""
-    return [name for name, value in ours.items() if name not in theirs or not _alike(value, theirs[name])]
+def list_differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Return the names whose values differ between two identities."""
+    return [name for name, value in ours.items() if name not in theirs or not _is_equal(value, theirs[name])]
 
 
-def _alike(ours: Any, theirs: Any) -> bool:
+def _is_equal(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, list):
         return all(map(np.array_equal, ours, theirs))
     return bool(np.array_equal(ours, theirs))
