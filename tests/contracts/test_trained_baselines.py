@@ -166,7 +166,7 @@ def test_intervals_cover(model):
     X, Y = numbers(300, flat=False)
     several = clone(model).fit(X[:100], Y[:100]).calibrate(X[100:], Y[100:])
     assert several.predict_interval(X[:7]).shape == (7, 3, 2)
-    assert several.predict_ball(X[:7])[1].shape == (7,)
+    assert several.predict_radius(X[:7]).shape == (7,)
 
 
 @classifiers

@@ -14,7 +14,7 @@ from onsphere.export.graph import Graph, session_of
 from onsphere.export.symbols import ROWS, Symbol
 from onsphere.export.trees import step_function
 from onsphere.models.backbone import split_columns
-from onsphere.models.classifier import nearest_probabilities as plain_probabilities
+from onsphere.models.classifier import project_to_simplex as plain_probabilities
 from onsphere.sphere import geometry, scores
 from onsphere.table import encoder
 

@@ -55,7 +55,7 @@ def test_intervals_boxes_and_balls_cover_as_promised(n_outputs, backbone):
         for coverage in COVERAGES:
             box = model.predict_interval(X, coverage=coverage)
             in_box[coverage].append(N_TEST * interval_coverage(Y, box[..., 0], box[..., 1]))
-            value, radius = model.predict_ball(X, coverage=coverage)
+            value, radius = model.predict(X), model.predict_radius(X, coverage=coverage)
             in_ball[coverage].append(np.sum(np.linalg.norm((Y - value) / spread, axis=1) <= radius))
             each = model.predict_interval(X, coverage=coverage, simultaneous=False)
             alone[coverage].append(np.sum((Y[:, 0] >= each[:, 0, 0]) & (Y[:, 0] <= each[:, 0, 1])))

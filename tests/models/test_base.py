@@ -114,7 +114,7 @@ def test_several_outputs_get_boxes_and_balls():
     assert interval_coverage(Y[600:], boxes[..., 0], boxes[..., 1]) == pytest.approx(0.9, abs=0.08)
     alone = model.predict_interval(X[600:], simultaneous=False)
     assert (alone[..., 1] - alone[..., 0] <= boxes[..., 1] - boxes[..., 0]).all()
-    value, radius = model.predict_ball(X[600:])
+    value, radius = model.predict(X[600:]), model.predict_radius(X[600:])
     spread = np.where(model.embedding_.spread_ == 0, 1, model.embedding_.spread_)
     inside = np.linalg.norm((Y[600:] - value) / spread, axis=1) <= radius
     assert inside.mean() == pytest.approx(0.9, abs=0.08)
@@ -188,7 +188,7 @@ def test_confidence_of_a_model(regressor, diabetes, normalization):
 
 
 @pytest.mark.parametrize(
-    "method", ["predict_interval", "predict_ball", "predict_confidence", "predict_expected_error", "decide"]
+    "method", ["predict_interval", "predict_radius", "predict_confidence", "predict_expected_error", "decide"]
 )
 def test_an_uncalibrated_answer_is_refused_with_the_call_that_is_missing(method, diabetes):
     X, y = diabetes
@@ -263,7 +263,7 @@ def test_calibrating_on_training_rows_is_warned_about(kind, diabetes):
 
 def test_of_many_training_rows_a_sample_is_remembered(diabetes, monkeypatch):
     """Of 442 rows 50 are remembered, and of the calibration rows those compared that could be among them."""
-    monkeypatch.setattr("onsphere.models.base._N_SEEN", 50)
+    monkeypatch.setattr("onsphere.models.base._N_HASHES", 50)
     X, y = diabetes
     model = HCMRegressor(Ridge()).fit(X, y)
     assert len(model._seen) == 50
@@ -349,7 +349,7 @@ def test_equal_scores_are_warned_about(diabetes):
 
 def test_a_constant_target_has_intervals_of_no_width(diabetes):
     X, _ = diabetes
-    with pytest.warns(OnsphereWarning, match="tells no rows apart"):
+    with pytest.warns(OnsphereWarning, match="cannot tell rows apart"):
         model = HCMRegressor(forest()).fit(X[:200], np.full(200, 4.0)).calibrate(X[200:], np.full(242, 4.0))
     np.testing.assert_allclose(model.predict_interval(X), 4.0)
 

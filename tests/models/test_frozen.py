@@ -23,7 +23,7 @@ from onsphere import (
 from onsphere.metrics import auroc
 from onsphere.models.frozen import FrozenHead
 from onsphere.models.frozen.designs import Kernel, Linear, Quadratic
-from onsphere.models.frozen.ridge import RIDGES, Statistics, _cross_validation, solve
+from onsphere.models.frozen.ridge import RIDGES, Statistics, _cross_validate, solve
 from onsphere.models.frozen.sums import hash_numbers
 
 KINDS = ["joint", "linear", "quadratic", "kernel"]
@@ -104,31 +104,31 @@ def test_the_kernel_head_is_ridge_on_the_nystroem_columns(classes, ridge):
 @pytest.mark.parametrize("kind", ["linear", "quadratic", "kernel"])
 def test_cross_validation_is_that_of_the_hat_matrix(classes, kind):
     X, y = classes[0][:200], one_hot(classes[1][:200])
-    design = {"linear": Linear, "quadratic": Quadratic}[kind].for_rows(X) if kind != "kernel" else None
-    design = design or Kernel.for_landmarks(X[:40], 0.5)
-    columns = design.columns(X)
-    sums = Statistics.of(columns, y)
+    design = {"linear": Linear, "quadratic": Quadratic}[kind].from_rows(X) if kind != "kernel" else None
+    design = design or Kernel.from_landmarks(X[:40], 0.5)
+    columns = design.make_columns(X)
+    sums = Statistics.from_rows(columns, y)
     if design.has_intercept:
         columns = columns - columns.mean(axis=0)
-        sums = sums.centered()
-    penalty = design.penalty(columns.var(axis=0))
+        sums = sums.center()
+    penalty = design.make_penalty(columns.var(axis=0))
     target = y - y.mean(axis=0) if design.has_intercept else y
     values = {}
     for ridge in RIDGES:
         hat = columns @ np.linalg.solve(columns.T @ columns + ridge * penalty, columns.T)
         n_free = np.trace(hat) + design.has_intercept
         values[ridge] = 200 * np.sum((target - hat @ target) ** 2) / (200 - n_free) ** 2
-        assert _cross_validation(design, sums, penalty, ridge) == pytest.approx(values[ridge], rel=1e-6)
-    assert solve(design, Statistics.of(design.columns(X), y), "gcv").ridge == min(values, key=values.get)
+        assert _cross_validate(design, sums, penalty, ridge) == pytest.approx(values[ridge], rel=1e-6)
+    assert solve(design, Statistics.from_rows(design.make_columns(X), y), "gcv").ridge == min(values, key=values.get)
 
 
 def test_cross_validation_shrinks_noise_and_leaves_signal():
     rng = np.random.default_rng(0)
     X, noise = rng.normal(size=(200, 50)), rng.normal(size=200)
-    design = Linear.for_rows(X)
-    assert solve(design, Statistics.of(design.columns(X), noise[:, None]), "gcv").ridge >= 100
+    design = Linear.from_rows(X)
+    assert solve(design, Statistics.from_rows(design.make_columns(X), noise[:, None]), "gcv").ridge >= 100
     signal = X @ rng.normal(size=(50, 1)) + 0.01 * noise[:, None]
-    assert solve(design, Statistics.of(design.columns(X), signal), "gcv").ridge <= 0.01
+    assert solve(design, Statistics.from_rows(design.make_columns(X), signal), "gcv").ridge <= 0.01
 
 
 def test_a_ridge_too_small_to_solve_with_is_told_and_not_chosen(monkeypatch):
@@ -136,9 +136,9 @@ def test_a_ridge_too_small_to_solve_with_is_told_and_not_chosen(monkeypatch):
     X, y = np.tile(rng.normal(size=(400, 6)), 2), np.arange(400) % 3
     with pytest.raises(InvalidInputError, match=r"Got 1e-14, for which rounding leaves no solution.*Raise ridge"):
         head("linear", ridge=1e-14).fit(X, y)
-    design = Linear.for_rows(X)
-    sums = Statistics.of(design.columns(X), one_hot(y)).centered()
-    assert _cross_validation(design, sums, design.penalty(X.var(axis=0)), 1e-14) == np.inf
+    design = Linear.from_rows(X)
+    sums = Statistics.from_rows(design.make_columns(X), one_hot(y)).center()
+    assert _cross_validate(design, sums, design.make_penalty(X.var(axis=0)), 1e-14) == np.inf
     monkeypatch.setattr("onsphere.models.frozen.ridge.RIDGES", (1e-14, 1.0))
     assert head("linear").fit(X, y).heads_["linear"].ridge == 1.0
 
@@ -570,7 +570,7 @@ def test_the_coverage_of_an_assessment_is_named(classes):
 def test_bad_targets(classes):
     X, y = classes
     for labels, message in [
-        (np.zeros(900, dtype=int), r"FrozenHead needs at least two classes in y\. Got \[0\]\. Add rows"),
+        (np.zeros(900, dtype=int), r"FrozenHead needs at least two classes in y\. Got one class, 0\. Add rows"),
         ([], "inconsistent"),
         (None, "target y is None"),
         (np.full(900, np.nan), "contains NaN"),
@@ -590,11 +590,11 @@ def test_classes_can_be_told_before_they_come(classes):
     assert np.mean(told.predict(X) == y) > 0.85
     with pytest.raises(InvalidInputError, match=r"'classes' parameter of FrozenHead must be \['cat', 'dog', 'owl'\]"):
         told.partial_fit(X, y, classes=["cat", "dog"])
-    with pytest.raises(InvalidInputError, match=r"fitted on classes\. Got one fitted on numbers"):
-        head().fit(X, X[:, 0]).partial_fit(X, X[:, 0], classes=[1, 2])
     with pytest.raises(
-        InvalidInputError, match="'classes' parameter of FrozenHead must be None where task='regression'"
+        InvalidInputError, match=r"'classes' parameter of FrozenHead must be None for a head fitted on numbers"
     ):
+        head().fit(X, X[:, 0]).partial_fit(X, X[:, 0], classes=[1, 2])
+    with pytest.raises(InvalidInputError, match="'classes' parameter of FrozenHead must be None if task='regression'"):
         head(task="regression").partial_fit(X, X[:, 0], classes=[0, 1])
     for classes_given in ([], ["cat"]):
         with pytest.raises(InvalidInputError, match="at least two classes"):
@@ -659,3 +659,38 @@ def test_what_only_the_other_task_can_give(classes, numbers):
         head().fit(*classes).predict_sigma(classes[0])
     with pytest.raises(InvalidInputError, match=r"fitted on classes\. Got one fitted on numbers"):
         head().fit(*numbers).predict_proba(numbers[0])
+
+
+def test_a_head_gives_intervals_balls_and_sets(numbers, classes):
+    X, y = numbers
+    Y = np.column_stack([y, X[:, 0] ** 2 - 2 * y])
+    frame = pd.DataFrame(Y, columns=["north", "south"])
+    fitted = head().fit(X[:300], frame[:300]).calibrate(X[300:600], frame[300:600])
+    alone = fitted.predict_interval(X[600:], simultaneous=False)
+    boxes = fitted.predict_interval(X[600:])
+    assert alone.shape == boxes.shape == (len(X) - 600, 2, 2)
+    assert (alone[..., 1] - alone[..., 0] <= boxes[..., 1] - boxes[..., 0]).all()
+    result = fitted.assess(X[600:])
+    assert result.output_names == ("north", "south")
+    assert np.array_equal(boxes, np.stack([result.lower, result.upper], axis=-1))
+    inside = np.linalg.norm((Y[600:] - fitted.predict(X[600:])) / fitted.spread_, axis=1)
+    assert np.mean(inside <= fitted.predict_radius(X[600:])) == pytest.approx(0.9, abs=0.1)
+    value, sigma = fitted.predict(X[600:], return_std=True)
+    assert np.array_equal(value, result.value)
+    assert np.array_equal(sigma, result.sigma)
+    with pytest.raises(InvalidInputError, match=r"predict_set needs a FrozenHead that was fitted on classes\. Got one"):
+        fitted.predict_set(X)
+    with pytest.raises(InvalidInputError, match=r"predict_proba needs a FrozenHead that was fitted on classes"):
+        fitted.predict_proba(X)
+    assert not hasattr(fitted, "classes_")
+
+    X, y = classes
+    fitted = head().fit(X[:300], y[:300]).calibrate(X[300:600], y[300:600])
+    assert np.array_equal(
+        fitted.predict_set(X[600:], coverage=0.8), fitted.assess(X[600:], coverage=0.8).prediction_set
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"predict_interval needs a FrozenHead that was fitted on numbers\. Got"
+    ):
+        fitted.predict_interval(X)
+    assert not hasattr(fitted, "spread_")

@@ -133,7 +133,8 @@ class ClassificationMixin(CalibratedModel):
         """
         check_number("predict_set", "coverage", coverage, above=0, below=1)
         calibration = self._require_calibration("predict_set")
-        return calibration.prediction_set(self._predict_classes(X, "predict_set").probabilities, coverage=coverage)
+        probabilities = self._predict_classes(X, "predict_set").probabilities
+        return calibration.prediction_set(probabilities, coverage=coverage)
 
 
 class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):

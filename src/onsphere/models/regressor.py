@@ -120,6 +120,11 @@ class RegressionMixin(CalibratedModel):
     _target_is_flat: bool
     _output_names: tuple[str, ...] | None = None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[reportAttributeAccessIssue]
+        tags.target_tags.multi_output = True
+        return tags
+
     def _has_classes(self, y: Any) -> bool:
         return False
 

@@ -175,6 +175,8 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
                         "landmarks, or start from FrozenHead.like(another head)."
                     )
             elif classes is not None:
+                if isinstance(self.target_, NumberTarget):
+                    raise parameter_error(self, "classes", "None for a head fitted on numbers", classes)
                 known = self.classes_
                 if not np.array_equal(np.unique(np.asarray(classes)), known):
                     raise parameter_error(self, "classes", f"{known.tolist()}, as in the first batch", classes)
