@@ -120,13 +120,19 @@ def test_classes_that_are_numbers_are_told_from_words(tmp_path, monkeypatch):
     frame.assign(y=frame["y"].fillna(0.0)).to_parquet("whole.parquet")
     assert run("evaluate", "m", "whole.parquet").stderr == ""
     frame.assign(y=[*frame["y"][:-1], 2.5]).to_csv("half.csv", index=False)
-    assert_told(run("evaluate", "m", "half.csv"), "Expected classes such as 0 in y. Got 2.5 in row 79 ")
+    assert_told(
+        run("evaluate", "m", "half.csv"),
+        "a class such as 0 in the column y of half.csv, row 79 (counted from 0). Got the number 2.5",
+    )
     pd.DataFrame({"x": x, "w": x**2, "y": [*range(70), *[7] * 10]}).to_csv("more.csv", index=False)
     told = "78 rows have a class the model was not fitted on: 2, 3, 4, 5, 6 ….\n"
     assert run("evaluate", "m", "more.csv").stderr == told
     assert run("report", "m", "more.csv").stderr == told
     frame.assign(y="yes").to_csv("words.csv", index=False)
-    assert_told(run("evaluate", "m", "words.csv"), "Expected classes such as 0 in y. Got 'yes'")
+    assert_told(
+        run("evaluate", "m", "words.csv"),
+        "a class such as 0 in the column y of words.csv, row 0 (counted from 0). Got the text 'yes'",
+    )
 
 
 def test_several_targets_by_the_command_line(folder, houses):
@@ -330,7 +336,10 @@ def bad_files(houses):
         "no target": (frame.drop(columns="price"), "Expected a column price. Got the columns house_id"),
         "all missing": (frame.assign(price=None), "Got none: every value is missing"),
         "delimiter": (frame.to_csv(index=False, sep="^"), "that the delimiter is right (--delimiter)"),
-        "mixed": (frame.assign(price=[*frame["price"].astype(str)[:-1], "n.a."]), "Got 'n.a.' in row 59"),
+        "mixed": (
+            frame.assign(price=[*frame["price"].astype(str)[:-1], "n.a."]),
+            "row 59 (counted from 0). Got the text 'n.a.'",
+        ),
         "duplicate": (header.replace("rooms", "size") + "\n" + rest, "more than one column named size"),
         "empty": ("", "which is empty"),
         "blank": ("\n\n\n", "which holds no text"),
@@ -338,8 +347,14 @@ def bad_files(houses):
         "one row": (frame[:1], "Expected at least 20 rows"),
         "ragged": (header + "\n1,2\n" + rest, "columns, got 2"),
         "binary": (header + "\n\0\n", "which is none of them"),
-        "infinite": (frame.assign(size=[*frame["size"][:-1], np.inf]), "in the column size. Got inf in row 59"),
-        "dates": (frame.assign(price=frame["sold"]), "Expected finite numbers in the target price. Got Timestamp"),
+        "infinite": (
+            frame.assign(size=[*frame["size"][:-1], np.inf]),
+            "in the column size, row 59 (counted from 0). Got the number inf",
+        ),
+        "dates": (
+            frame.assign(price=frame["sold"]),
+            "Expected a number in the column price, row 0 (counted from 0). Got 20",
+        ),
     }
 
 
@@ -369,11 +384,17 @@ def test_a_bad_table_is_told_and_nothing_is_written(folder, houses, name):
         (("predict", "model.onsphere", "nothing.csv"), "which does not exist"),
         (("predict", "model.onsphere", "model.onsphere"), "which is none of them"),
         (("predict", "model.onsphere", "lacking.csv"), "Expected the column(s) size in lacking.csv"),
-        (("predict", "model.onsphere", "words.csv"), "in the column size of words.csv. Got 'large' in row 0 "),
-        (("predict", "model.onsphere", "infinite.csv"), "in the column size. Got inf in row 79 "),
-        (("evaluate", "model.onsphere", "infinite.csv"), "in the column size. Got inf in row 79 "),
-        (("report", "model.onsphere", "fresh.csv", "--shifted", "infinite.csv"), "Got inf in row 79 "),
-        (("monitor", "model.onsphere", "infinite.csv"), "in the column size. Got inf in row 79 "),
+        (
+            ("predict", "model.onsphere", "words.csv"),
+            "in the column size of words.csv, row 0 (counted from 0). Got the text 'large'",
+        ),
+        (("predict", "model.onsphere", "infinite.csv"), "row 79 (counted from 0). Got the number inf"),
+        (("evaluate", "model.onsphere", "infinite.csv"), "row 79 (counted from 0). Got the number inf"),
+        (
+            ("report", "model.onsphere", "fresh.csv", "--shifted", "infinite.csv"),
+            "row 79 (counted from 0). Got the number inf",
+        ),
+        (("monitor", "model.onsphere", "infinite.csv"), "row 79 (counted from 0). Got the number inf"),
         (("predict", "model.onsphere", "fresh.csv", "--json"), "Expected --out with --json"),
         (("predict", "model.onsphere", "fresh.csv", "--quiet"), "Expected --out with --quiet"),
         (("predict", "nothing.onsphere", "fresh.csv", "--out", "p.xlsx"), "whose name ends in .csv"),

@@ -287,9 +287,9 @@ def test_what_is_no_delimiter_is_told(tmp_path, delimiter):
 
 def test_text_where_numbers_were_is_told(tmp_path):
     path = csv(tmp_path, "x,y\n1,2\nabc,3\n")
-    with pytest.raises(InvalidInputError, match=r"numbers in the column x of .*Got 'abc' in row 1 "):
+    with pytest.raises(InvalidInputError, match=r"number in the column x of .*, row 1 .* Got the text 'abc'"):
         list(read_batches(path, [Column("x", "number")]))
-    with pytest.raises(InvalidInputError, match=r"numbers in the column x of .*Got 'abc' in row 1 "):
+    with pytest.raises(InvalidInputError, match=r"number in the column x of .*, row 1 .* Got the text 'abc'"):
         read_table(path, columns=[Column("x", "number")])
 
 

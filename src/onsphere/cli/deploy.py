@@ -17,7 +17,7 @@ from onsphere.drift import DriftMonitor
 from onsphere.errors import InvalidInputError
 from onsphere.persistence import calibrated_by
 from onsphere.table import read_batches, to_frame
-from onsphere.table.encoder import check_numbers, plain_features
+from onsphere.table.cells import read_features
 from onsphere.table.model_file import load_table_model
 
 __all__ = ["export", "monitor"]
@@ -86,19 +86,16 @@ def monitor(
     names = [column.name for column in features]
     ordinary = summary.get("reference")
     if reference is not None:
-        ordinary = plain_features(feature_rows(reference, columns, delimiter), features)
+        ordinary = feature_rows(reference, columns, delimiter)
     watch = DriftMonitor(fitted, alpha=alpha, reference=ordinary)
     evidence: list[float] = []
     with spinner("monitor", hidden=quiet or as_json) as progress:
         for table in read_batches(data, features, delimiter=delimiter):
             frame = to_frame(table.select(names))
             frame.index += watch.n_seen
-            check_numbers(frame, features)
-            result = fitted.assess(frame)
-            if ordinary is None:
-                update = watch.update(result.uncertainty)
-            else:
-                update = watch.observe(plain_features(frame, features), result)
+            rows = read_features(frame, features)
+            result = fitted.assess(rows)
+            update = watch.update(result.uncertainty) if ordinary is None else watch.observe(rows, result)
             evidence += update.log_capital.tolist()
             progress(f"{watch.n_seen:,} rows")
     hints = [] if ordinary is None else [hint for hint in watch.compare_columns() if hint.moved][:5]

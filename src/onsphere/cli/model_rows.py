@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onsphere._internal.validation import check_number
-from onsphere.errors import InvalidInputError
 from onsphere.table import Column, read_table
-from onsphere.table.columns import check_has, first_of, to_numbers
-from onsphere.table.encoder import check_numbers
+from onsphere.table.cells import Problem, import_pandas, parse_numbers, raise_problems, read_features, show_value
+from onsphere.table.columns import check_has
 from onsphere.table.targets import rows_with_target, split_target
 
-__all__ = ["KnownRows", "feature_rows", "known_rows", "names_of_rows", "share_asked"]
+__all__ = ["KnownRows", "feature_rows", "known_rows", "names_of_rows", "share_asked", "typed_features"]
 
 
 def share_asked(coverage: float | None, summary: dict[str, Any]) -> float:
@@ -28,9 +27,7 @@ def share_asked(coverage: float | None, summary: dict[str, Any]) -> float:
 def feature_rows(path: Path, columns: list[Column], delimiter: str | None) -> Any:
     """The columns of a file that a model learns from."""
     features = [column for column in columns if column.is_feature]
-    frame = read_table(path, columns=features, delimiter=delimiter)[[column.name for column in features]]
-    check_numbers(frame, features)
-    return frame
+    return read_features(read_table(path, columns=features, delimiter=delimiter), features)
 
 
 class KnownRows(NamedTuple):
@@ -54,20 +51,20 @@ def known_rows(
     check_has(str(path), list(frame.columns), targets)
     known, notes = rows_with_target(frame, targets, as_text=as_text)
     X, y = split_target(known, targets, columns, classes=classes)
-    check_numbers(X, columns)
     if as_text:
         y = y.astype(np.str_)
     elif classes and y.dtype.kind not in "biu":
         values = known[targets[0]]
-        numbers = to_numbers(values)
-        strange = np.asarray(numbers.isna() | (numbers != np.floor(numbers)))
-        raise InvalidInputError(
-            f"Expected classes such as {model.classes_.tolist()[0]!r} in {targets[0]}. Got "
-            f"{first_of(values, strange)} in {path}. Pass a file with the classes that the model was fitted on."
+        numbers = parse_numbers(values)
+        row = int(np.argmax(numbers.isna() | (numbers != np.floor(numbers))))
+        problem = Problem(
+            targets[0], row, f"a class such as {model.classes_.tolist()[0]!r}", show_value(values.iloc[row])
         )
+        advice = "Pass a file with the classes that the model was fitted on."
+        raise_problems([problem], index=values.index, source=str(path), advice=advice)
     if classes:
         notes += _unknown_classes(y, model.classes_)
-    return KnownRows(X, y, notes, names_of_rows(known, columns))
+    return KnownRows(read_features(X, columns), y, notes, names_of_rows(known, columns))
 
 
 def _unknown_classes(y: Any, classes: Any) -> list[str]:
@@ -86,3 +83,18 @@ def names_of_rows(frame: Any, columns: list[Column]) -> list[str] | None:
         return None
     text = frame[keys].astype(object).where(frame[keys].notna(), "–")
     return [" ".join(str(value) for value in row) for row in text.itertuples(index=False, name=None)]
+
+
+def typed_features(features: Any, columns: list[Column]) -> Any:
+    """Return what `read_features` gives with dates as dates and booleans as booleans, as people want to see them."""
+    pandas = import_pandas()
+    typed = {
+        column.name: (
+            pandas.to_datetime(np.round(features[column.name] * 1e6), unit="us", utc=True)
+            if column.kind == "date"
+            else features[column.name].astype("boolean")
+        )
+        for column in columns
+        if column.kind in ("date", "boolean")
+    }
+    return features.assign(**typed)

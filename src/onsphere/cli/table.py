@@ -12,13 +12,13 @@ import typer
 from onsphere._internal.atomic_files import check_writable
 from onsphere._internal.validation import check_number, check_option
 from onsphere.cli.console import print_json, print_table, spinner, tell
-from onsphere.cli.model_rows import feature_rows, known_rows, names_of_rows, share_asked
+from onsphere.cli.model_rows import feature_rows, known_rows, names_of_rows, share_asked, typed_features
 from onsphere.cli.output import show_figures, show_files, show_fit
 from onsphere.decision import AcceptShare, MaxErrorRate, Rule, Tolerance
 from onsphere.errors import InvalidInputError
 from onsphere.table import BACKBONES, Column, compare_table, describe_columns, fit_table, predict_file, read_table
 from onsphere.table import evaluate as measure
-from onsphere.table.encoder import typed_features
+from onsphere.table.cells import read_features
 from onsphere.table.files import check_file, check_suffix
 from onsphere.table.fit import TASKS
 from onsphere.table.model_file import load_table_model
@@ -120,7 +120,7 @@ def fit(
             progress("writing the report")
             names = names_of_rows(frame.loc[found.X_test.index], found.columns)
             options: Any = {"coverage": coverage, "names": names, "shifted": other, "shifted_path": shifted}
-            X_test = typed_features(found.X_test, found.columns)
+            X_test = typed_features(read_features(found.X_test, found.columns), found.columns)
             _write_report(found.model, X_test, found.y_test, report, summary, data, **options)
     if as_json:
         told = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import check_unique_names, is_frame, missing_extra_error
+from onsphere._internal.validation import check_unique_names, is_frame
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.table.cells import import_pandas, parse_dates, parse_numbers
 
 __all__ = [
     "KINDS",
@@ -23,9 +24,6 @@ __all__ = [
     "first_of",
     "is_column",
     "listed",
-    "pandas",
-    "to_dates",
-    "to_numbers",
 ]
 
 # The first four are learned from; keys name rows, and are written beside predictions.
@@ -93,7 +91,7 @@ def _is_date_format(date_format: Any) -> bool:
     if not isinstance(date_format, str):
         return date_format is None
     try:
-        to_dates(pandas().Series(["no date"]), date_format)
+        parse_dates(import_pandas().Series(["no date"]), date_format)
     except (ValueError, re.error):
         return False
     return True
@@ -193,14 +191,14 @@ def _described_text(name: str, present: Any, n_different: int, n_rows: int) -> C
     if set(present.str.lower()) <= {"true", "false"}:
         return Column(name, "boolean", written_as_text=True)
     different = n_different == n_rows > 2
-    strange = present[to_numbers(present).isna()]
+    strange = present[parse_numbers(present).isna()]
     if _few(strange, present) and not (different and _KEY_NAME.search(name)):
         note = _note(strange) or "numbers written as text"
         return Column(name, "number", note, written_as_text=True, mixed=len(strange) > 0)
     some = present.sample(min(len(present), _N_LOOKED_AT), random_state=0)
-    shares = {date_format: to_dates(some, date_format).notna().mean() for date_format in _DATE_FORMATS}
+    shares = {date_format: parse_dates(some, date_format).notna().mean() for date_format in _DATE_FORMATS}
     best = max(shares, key=lambda date_format: shares[date_format])
-    strange = present[to_dates(present, best).isna()]
+    strange = present[parse_dates(present, best).isna()]
     if _few(strange, present):
         ambiguous = shares[best] == shares.get(best.replace("%m/%d", "%d/%m")) and best.startswith("%m")
         notes = [
@@ -224,20 +222,4 @@ def _note(strange: Any) -> str:
     return f"text such as {strange.iloc[0]!r} is read as missing" if len(strange) else ""
 
 
-def to_numbers(text: Any) -> Any:
-    """Numbers, NaN where text is none."""
-    return pandas().to_numeric(text, errors="coerce")
-
-
-def to_dates(values: Any, date_format: str) -> Any:
-    """Dates, NaT where text is none."""
-    return pandas().to_datetime(values, format=date_format, errors="coerce", utc=True)
-
-
-def pandas() -> Any:
-    """The package, which an extra brings."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise missing_extra_error("A table with columns", "pandas", "cli") from None
-    return pd
+pandas, to_dates, to_numbers = import_pandas, parse_dates, parse_numbers  # their old names

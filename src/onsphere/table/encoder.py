@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -9,23 +10,12 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from onsphere._internal.validation import Floats, check_fitted, check_number
-from onsphere.errors import InvalidInputError
-from onsphere.table.columns import (
-    Column,
-    check_features,
-    check_frame,
-    check_has,
-    describe_columns,
-    first_of,
-    pandas,
-    to_dates,
-    to_numbers,
-)
+from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
+from onsphere.table.columns import Column, check_features, check_frame, check_has, describe_columns
 
-__all__ = ["DAY", "YEAR", "TableEncoder", "check_numbers", "plain_features", "plain_values", "typed_features"]
+__all__ = ["DAY", "YEAR", "TableEncoder", "plain_features", "plain_values"]
 
 DAY, YEAR = 86_400.0, 365.2425  # seconds; days
-_BOOLEANS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -74,25 +64,24 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         described = describe_columns(X) if self.columns is None else self.columns
         self.columns_ = [column for column in described if column.is_feature]
         check_features(described)
-        self._check_there(X)
+        self._check_columns(X)
         self.n_features_in_ = len(X.columns)
         self.feature_names_in_ = np.asarray(X.columns, dtype=object)
         self.levels_, self._missing_seen = {}, set[str]()
         for column in self.columns_:
             if column.kind == "category":
-                text = as_text(X[column.name])
-                counts = text.value_counts()
+                counts = Counter(read_cells(column, X[column.name]).values.tolist())
+                if counts.pop(None, 0):
+                    self._missing_seen.add(column.name)
                 ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
                 self.levels_[column.name] = [str(level) for level, _ in ranked[: self.max_levels]]
-                if bool(text.isna().any()):
-                    self._missing_seen.add(column.name)
         return self
 
     def transform(self, X: Any) -> Floats:
         """The numbers, shape (n, p)."""
         check_fitted(self, "columns_")
-        self._check_there(X)
-        return np.column_stack([block for column in self.columns_ for block in self._blocks(column, X[column.name])])
+        self._check_columns(X)
+        return np.column_stack([block for column in self.columns_ for block in self._encode(column, X[column.name])])
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """A name for each number."""
@@ -109,106 +98,38 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                     names.append(column.name)
         return np.asarray(names, dtype=object)
 
-    def _blocks(self, column: Column, values: Any) -> list[Floats]:
+    def _encode(self, column: Column, cells: Any) -> list[Floats]:
+        values, problems = read_cells(column, cells)
+        raise_problems(problems, index=cells.index)
         match column.kind:
             case "category":
-                text = as_text(values)
-                levels = self.levels_[column.name]
-                codes = np.asarray(text.map(dict(zip(levels, range(len(levels)), strict=True))), dtype=np.float64)
-                blocks = [(codes == code).astype(np.float64) for code in range(len(levels))]
-                if column.name in self._missing_seen:
-                    blocks.append(np.asarray(text.isna(), dtype=np.float64))
-                return blocks
+                levels = [*self.levels_[column.name], *([None] if column.name in self._missing_seen else [])]
+                places = {level: place for place, level in enumerate(levels)}
+                codes = np.array([places.get(text, -1) for text in values.tolist()])
+                return [(codes == place).astype(np.float64) for place in places.values()]
             case "date":
-                return _calendar(seconds_of(column, values))
+                return _split_date(values)
             case _:
-                return [numbers_of(column, values)]
+                return [values]
 
-    def _check_there(self, X: Any) -> None:
+    def _check_columns(self, X: Any) -> None:
         check_frame(X)
         check_has("the table", list(X.columns), [column.name for column in self.columns_])
 
 
-def check_numbers(frame: Any, columns: Sequence[Column]) -> None:
-    """That columns of numbers hold finite ones or nothing; models ask the same, but cannot name the row."""
-    for column in columns:
-        if column.kind == "number":
-            numbers_of(column, frame[column.name])
-
-
-def plain_features(frame: Any, columns: Sequence[Column]) -> Any:
-    """The columns that are learned from, in one form however they came: numbers, with dates in seconds, or text."""
-    plain = {column.name: plain_values(column, frame[column.name]) for column in columns if column.is_feature}
-    return pandas().DataFrame(plain, index=frame.index)
-
-
-def typed_features(frame: Any, columns: Sequence[Column]) -> Any:
-    """The columns that are learned from, with dates and numbers that came as text read for what they are."""
-    readers = {"date": _dates, "number": numbers_of}
-    features = [column for column in columns if column.is_feature]
-    typed = {each.name: readers[each.kind](each, frame[each.name]) for each in features if each.kind in readers}
-    return frame[[each.name for each in features]].assign(**typed)
-
-
-def plain_values(column: Column, values: Any) -> Any:
-    """Numbers with NaN for missing, dates in seconds since 1970, or text."""
-    match column.kind:
-        case "category":
-            return as_text(values)
-        case "date":
-            return seconds_of(column, values)
-        case _:
-            return numbers_of(column, values)
-
-
-def as_text(values: Any) -> Any:
-    """The values as text, missing ones as they are."""
-    return values.astype(object).where(values.isna(), values.astype(str))
-
-
-def numbers_of(column: Column, values: Any) -> Floats:
-    """A column of numbers or booleans."""
-    if values.dtype.kind in "biuf":
-        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    else:
-        text = as_text(values)
-        read = text.str.lower().map(_BOOLEANS) if column.kind == "boolean" else to_numbers(text)
-        numbers = np.asarray(read, dtype=np.float64)
-        _check_read(column, values, np.isnan(numbers), f"{column.kind}s")
-    infinite = np.isinf(numbers)
-    if infinite.any():
-        raise _unreadable(column, values, infinite, "finite numbers")
-    return numbers
-
-
-def seconds_of(column: Column, values: Any) -> Floats:
-    """Seconds since 1970, missing ones as NaN."""
-    dates = _dates(column, values)
-    written = "2024-01-31" if column.date_format in (None, "ISO8601") else column.date_format
-    _check_read(column, values, np.asarray(dates.isna()), f"dates, written as {written},")
-    moments = dates.dt.tz_localize(None).dt.as_unit("us").to_numpy()  # finer ones end in the year 2262
-    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 1e6)
-
-
-def _dates(column: Column, values: Any) -> Any:
-    return to_dates(values if values.dtype.kind == "M" else as_text(values), column.date_format or "ISO8601")
-
-
-def _check_read(column: Column, values: Any, lost: Any, expected: str) -> None:
-    """That all is read that is not missing, unless other text was among the values from the start."""
-    strange = lost & np.asarray(values.notna())
-    if strange.any() and not column.mixed:
-        raise _unreadable(column, values, strange, expected)
-
-
-def _unreadable(column: Column, values: Any, strange: Any, expected: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"Expected {expected} in the column {column.name}. Got {first_of(values, strange)}. Mend it, or leave it empty "
-        "where it is not known."
-    )
-
-
-def _calendar(seconds: Floats) -> list[Floats]:
+def _split_date(seconds: Floats) -> list[Floats]:
     """Days, day of the year, weekday (Monday is 0) and hour: by arithmetic alone, so that any runtime can do it."""
     days = np.floor(seconds / DAY)
     return [seconds / DAY, days % YEAR, (days + 3) % 7, (seconds % DAY) / 3600]
+
+
+def plain_features(frame: Any, columns: Sequence[Column]) -> Any:
+    """Return what `onsphere.table.cells.read_features` returns, under its old name."""
+    return read_features(frame, columns)
+
+
+def plain_values(column: Column, values: Any) -> Any:
+    """Return what `onsphere.table.cells.read_cells` returns, under its old name."""
+    values, problems = read_cells(column, values)
+    raise_problems(problems)
+    return import_pandas().Series(values, dtype=object) if column.kind == "category" else values

@@ -13,7 +13,8 @@ from typing import Any
 from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_unique_names, missing_extra_error
 from onsphere.errors import InvalidInputError
-from onsphere.table.columns import Column, check_has, first_of
+from onsphere.table.cells import Problem, normalize_type, raise_problems, show_value
+from onsphere.table.columns import Column, check_has
 from onsphere.table.csv_dialect import Dialect
 
 __all__ = ["TableWriter", "check_file", "check_suffix", "read_batches", "read_table", "table_writer", "to_frame"]
@@ -110,18 +111,7 @@ def to_frame(table: Any) -> Any:
     """An Arrow table as a DataFrame: text as text, all sorts of numbers as those of numpy."""
     import pyarrow as pa
 
-    fields: list[Any] = []
-    for field in table.schema:
-        kind = field.type
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if pa.types.is_decimal(kind):
-            kind = pa.float64()
-        elif pa.types.is_date(kind):
-            kind = pa.timestamp("ms")
-        elif pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_null(kind):
-            kind = pa.string()
-        fields.append(pa.field(field.name, kind))
+    fields = [pa.field(field.name, normalize_type(field.type)) for field in table.schema]
     return table.cast(pa.schema(fields)).to_pandas()
 
 
@@ -228,21 +218,21 @@ def _told_cell(path: Path, dialect: Dialect) -> Generator[None]:
     import pyarrow as pa
     import pyarrow.csv as arrow_csv
 
+    found = None
     try:
         yield
     except pa.ArrowInvalid as error:
         found = re.match(r"In CSV column #(\d+):.* conversion error to .*: invalid value '(.*)'", str(error), re.DOTALL)
         if found is None:
             raise
+    if found is not None:
         name, value = dialect.names[int(found[1])], found[2]
         # The reader does not always say where it is, so the column is read again, as text.
         converting = dialect.converting({name: pa.string()}, only_these=True)
         with _source(path, dialect) as source:
             cells = arrow_csv.read_csv(source, dialect.reading(), dialect.parsing(), converting)[name].to_pandas()
-        raise InvalidInputError(
-            f"Expected numbers in the column {name} of {path}. Got {first_of(cells, cells == value)}. Mend it, or "
-            "leave it empty where it is not known."
-        ) from None
+        row = int((cells == value).argmax())
+        raise_problems([Problem(name, row, "a number", show_value(value))], source=str(path))
 
 
 def _csv_types(columns: Sequence[Column]) -> dict[str, Any]:

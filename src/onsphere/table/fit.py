@@ -17,8 +17,9 @@ from onsphere.decision import AcceptShare, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.table.backbone_choice import BACKBONES, can_choose, choose_backbone, table_model
+from onsphere.table.cells import read_features
 from onsphere.table.columns import Column, check_features, check_frame, describe_columns, listed
-from onsphere.table.encoder import TableEncoder, check_numbers, plain_features
+from onsphere.table.encoder import TableEncoder
 from onsphere.table.evaluate import evaluate
 from onsphere.table.rules import apply_rule, check_rule
 from onsphere.table.targets import is_classification, rows_with_target, split_target, without_rare_classes
@@ -203,7 +204,7 @@ def _reference(X: Any, columns: Sequence[Column]) -> dict[str, dict[str, Any]]:
 
     Of training and calibration rows together: they are alike, and where each row calibrates in turn they are the same.
     """
-    plain = plain_features(X, columns)
+    plain = read_features(X, columns)
     n_kept = max(2, min(_N_KEPT, _N_KEPT_IN_ALL // len(plain.columns)))
     return make_reference(plain, n_kept=n_kept, n_categories=TableEncoder().max_levels)
 
@@ -244,7 +245,7 @@ def prepared(
     _check_enough(kept, coverage, test_size)
     columns = _columns(kept, targets, keys, ignore)
     X, y = split_target(kept, targets, columns, classes=classes)
-    check_numbers(X, columns)
+    read_features(X, columns)
     if not classes:
         _check_varies(y, targets)
     return Prepared(X, y, columns, classes, why, notes)

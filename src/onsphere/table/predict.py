@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from onsphere._internal.validation import check_number
+from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
-from onsphere.table.encoder import check_numbers
 from onsphere.table.files import read_batches, table_writer, to_frame
 
 __all__ = ["answer_columns", "predict_file"]
@@ -60,8 +60,7 @@ def predict_file(
         for table in read_batches(path, wanted, delimiter=delimiter):
             frame = to_frame(table.select(features))
             frame.index += n_rows
-            check_numbers(frame, wanted)
-            result = model.assess(frame, coverage=coverage)
+            result = model.assess(read_features(frame, wanted), coverage=coverage)
             answers = answer_columns(result, targets)
             keys = [name for name in table.column_names if name not in features]
             # As they were in the file, and not by way of pandas, where whole numbers turn into floats.

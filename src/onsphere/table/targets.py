@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from onsphere.errors import InvalidInputError
-from onsphere.table.columns import Column, described, first_of, to_numbers
+from onsphere.table.cells import parse_numbers, raise_problems, read_cells
+from onsphere.table.columns import Column, described
 
 __all__ = ["is_classification", "rows_with_target", "split_target", "without_rare_classes"]
 
@@ -33,7 +34,7 @@ def _cleaned(name: str, values: Any, as_text: bool) -> Any:
     if column.note.startswith("holds"):
         raise InvalidInputError(f"Expected numbers or classes in {name}, which {column.note}. Choose another target.")
     if column.kind == "number" and column.written_as_text and not column.mixed and not as_text:
-        values = to_numbers(values)
+        values = parse_numbers(values)
     if values.dtype.kind == "f" and bool((values == np.floor(values)).all()) and bool((values.abs() < 2**53).all()):
         return values.astype(np.int64)  # whole numbers among which some were missing
     return values
@@ -51,14 +52,9 @@ def split_target(frame: Any, targets: Sequence[str], columns: Sequence[Column], 
 
 
 def _numbers(name: str, values: Any) -> Any:
-    read = np.full(len(values), np.nan) if values.dtype.kind == "M" else to_numbers(values)
-    numbers = np.asarray(read, dtype=np.float64)
-    strange = ~np.isfinite(numbers)
-    if strange.any():
-        raise InvalidInputError(
-            f"Expected finite numbers in the target {name}. Got {first_of(values, strange)}. Mend it, leave it empty "
-            "where it is not known, or choose --task classification."
-        )
+    numbers, problems = read_cells(Column(name, "number"), values)
+    advice = "Fix the value, leave the cell empty where it is not known, or choose task='classification'."
+    raise_problems(problems, index=values.index, advice=advice)
     return numbers
 
 
