@@ -252,7 +252,7 @@ def test_logits_that_do_not_depend_on_features_have_no_weights(train):
 )
 @pytest.mark.parametrize("detector", [ViM(), FDBD(), NCI()], ids=lambda each: type(each).__name__)
 def test_logits_that_are_no_linear_function_of_features(train, detector, change):
-    message = r"linear function of the features.* Got logits of which \d+% of the spread is not\. Pass the features"
+    message = r"linear function of the features.* Got logits with \d+% of their spread left over\. Pass the inputs"
     with pytest.raises(InvalidInputError, match=message):
         detector.fit(train[0], change(train[1]), train[2])
 
@@ -292,10 +292,10 @@ def test_vim_by_hand():
 
 
 @pytest.mark.parametrize(("n_features", "n_principal"), [(2, 1), (64, 32), (767, 383), (768, 512), (2048, 1000)])
-def test_the_rule_of_thumb_for_the_principal_space(n_features, n_principal):
-    from onsphere.baselines.subspace import _rule_of_thumb
+def test_the_choose_n_principal_for_the_principal_space(n_features, n_principal):
+    from onsphere.baselines.subspace import _choose_n_principal
 
-    assert _rule_of_thumb(n_features) == n_principal
+    assert _choose_n_principal(n_features) == n_principal
 
 
 def test_what_vim_cannot_use(train, layer):

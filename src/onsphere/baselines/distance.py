@@ -1,4 +1,4 @@
-"""Scores of features alone: how far a row lies from the training rows."""
+"""Detectors that use features alone: how far a row lies from the training rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.linalg import cholesky, solve_triangular
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere._internal.validation import Floats, check_number
+from onsphere._internal.validation import Floats, check_number, name_of
 from onsphere.baselines.detector import Detector, Indices, check_table
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.sphere import geometry
@@ -21,15 +21,15 @@ __all__ = ["KNN", "Mahalanobis", "knn", "mahalanobis"]
 # A correlation matrix with an eigenvalue below this has lost too many digits to be inverted.
 _SINGULAR = 1e-10
 
-# Features that vary less than this share of their size are constant: their means are rounded.
+# Features that vary less than this share of their size are constant: the rest is rounding of their mean.
 _ROUNDING = 1e-14
 
-# At least so much of a singular correlation is replaced, where Ledoit and Wolf would take less.
+# A singular correlation is shrunk at least this much, also where Ledoit and Wolf would shrink less.
 _LEAST_SHRINKAGE = 1e-6
 
 
 def mahalanobis(features: ArrayLike, means: Floats, whitening: Floats) -> Floats:
-    """Squared Mahalanobis distance to the nearest mean, shape (n,).
+    """Return the squared Mahalanobis distance to the nearest mean, shape (n,).
 
     Parameters
     ----------
@@ -52,28 +52,28 @@ def mahalanobis(features: ArrayLike, means: Floats, whitening: Floats) -> Floats
 
 
 def knn(features: ArrayLike, train_features: ArrayLike, *, k: int = 50) -> Floats:
-    """Distance to the k-th nearest training row, all rows scaled to length 1; shape (n,).
+    """Return the distance to the k-th nearest training row, all rows scaled to length 1; shape (n,).
 
     Examples
     --------
     >>> knn([[2.0, 0.0]], [[5.0, 0.0], [0.0, 1.0]], k=2).round(3)
     array([1.414])
     """
-    rows = _units(check_table("knn", "train_features", train_features))
+    rows = _scale_to_unit(check_table("knn", "train_features", train_features))
     _check_k("knn", k, len(rows))
-    return _kth_distance(_index(rows, k), check_table("knn", "features", features))
+    return _find_kth_distance(_index_rows(rows, k), check_table("knn", "features", features))
 
 
 class Mahalanobis(Detector):
     """Squared Mahalanobis distance to the nearest class mean, with one covariance for all classes.
 
-    Takes the features of each class for a Gaussian cloud, all clouds of one shape. The distance is measured in units
-    of that shape, so it does not change under an invertible affine map of the features.
+    The features of each class are modelled as a Gaussian cloud, all clouds with one shape. The distance is measured in
+    units of that shape, so an invertible affine map of the features does not change it.
 
     Lee, Lee, Lee and Shin, "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial
     Attacks", NeurIPS 2018 (here on the last features, without perturbed inputs or a fitted mixture of layers).
 
-    Cost: O(np² + p³) to fit, O(p² + Cp) per row. Fails where classes have different shapes, and where strange rows
+    Cost: O(np² + p³) to fit, O(p² + Cp) per row. Fails where classes have different shapes, and where unusual rows
     differ only in directions in which the training rows vary much. A singular covariance (constant or dependent
     features, fewer rows than features) is shrunk towards its diagonal, with a warning; a constant feature then counts
     as much as the one that varies least.
@@ -103,32 +103,32 @@ class Mahalanobis(Detector):
         present, index = np.unique(label_index, return_inverse=True)
         self.means_ = np.array([features[index == each].mean(axis=0) for each in range(len(present))])
         centered = features - self.means_[index]
-        centered[:, _spread(centered) <= _ROUNDING * np.abs(features).max(axis=0)] = 0.0
-        self.whitening_ = _whitening(self, centered)
+        centered[:, _root_mean_square(centered) <= _ROUNDING * np.abs(features).max(axis=0)] = 0.0
+        self.whitening_ = _make_whitening(self, centered)
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return mahalanobis(features, self.means_, self.whitening_)
 
 
-def _spread(centered: Floats) -> Floats:
+def _root_mean_square(centered: Floats) -> Floats:
     return np.sqrt(np.mean(centered**2, axis=0))
 
 
-def _whitening(owner: object, centered: Floats) -> Floats:
-    """A with AᵀA = the inverse of the covariance of centred rows, shrunk if it cannot be inverted."""
-    # Columns are brought to one scale first: what is singular does not depend on their units.
-    scale = _spread(centered)
+def _make_whitening(owner: object, centered: Floats) -> Floats:
+    """Return A with AᵀA = the inverse of the covariance of centred rows, shrunk if it cannot be inverted."""
+    # Columns are brought to one scale first: whether they are singular does not depend on their units.
+    scale = _root_mean_square(centered)
     if not scale.any():
         raise InvalidInputError(
             f"{type(owner).__name__} needs features that vary within classes. Got each row equal to the mean of its "
             "class. Check the features."
         )
-    # A constant feature has no scale of its own; to leave it should be as strange as anything of that size.
+    # A constant feature has no scale; a row that differs in it counts as in the feature that varies least.
     safe = np.where(scale > 0.0, scale, scale[scale > 0.0].min())
     standardised = centered / safe
     correlation = standardised.T @ standardised / len(centered)
     if float(np.linalg.eigvalsh(correlation)[0]) > _SINGULAR:
-        return _inverse_root(correlation) / safe
+        return _invert_root(correlation) / safe
     shrinkage = max(float(ledoit_wolf_shrinkage(standardised, assume_centered=True)), _LEAST_SHRINKAGE)
     warnings.warn(
         f"The covariance of {centered.shape[1]} features over {len(centered)} rows is singular; {type(owner).__name__} "
@@ -139,10 +139,10 @@ def _whitening(owner: object, centered: Floats) -> Floats:
     # The correlation and not the covariance, where one feature of a large unit would drown all others.
     shrunk = (1.0 - shrinkage) * correlation
     np.fill_diagonal(shrunk, 1.0)
-    return _inverse_root(shrunk) / safe
+    return _invert_root(shrunk) / safe
 
 
-def _inverse_root(correlation: Floats) -> Floats:
+def _invert_root(correlation: Floats) -> Floats:
     root: Any = cholesky(correlation, lower=True)
     return np.asarray(solve_triangular(root, np.eye(len(root)), lower=True))
 
@@ -150,20 +150,20 @@ def _inverse_root(correlation: Floats) -> Floats:
 class KNN(Detector):
     """Distance to the k-th nearest training row, with all features scaled to length 1.
 
-    No shape is assumed for the classes: a row is strange where training rows are sparse. The length of the features
+    No shape is assumed for the classes: a row is unusual where training rows are sparse. The length of the features
     is left out, because it differs more between rows of one class than their direction does.
 
     Sun, Ming, Zhu and Li, "Out-of-Distribution Detection with Deep Nearest Neighbors", ICML 2022.
 
-    Cost: all kept rows are stored, O(np) per row. Fails where strange rows differ by length alone, and in sparse
+    Cost: all kept rows are stored, O(np) per row. Fails where unusual rows differ by length alone, and in sparse
     corners of the training rows.
 
     Parameters
     ----------
     k : int, default 50
-        Which neighbour; fewer rows want a smaller one.
+        Which neighbour; fewer rows need a smaller k.
     every : int, default 1
-        Keep every so-many-th training row.
+        Keep only every such training row: 10 keeps a tenth of them.
 
     Attributes
     ----------
@@ -190,34 +190,33 @@ class KNN(Detector):
 
     def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
         check_number(self, "every", self.every, above=1, closed="left", whole=True)
-        rows = _units(features[:: self.every])
+        rows = _scale_to_unit(features[:: self.every])
         _check_k(self, self.k, len(rows))
         self.n_rows_ = len(rows)
-        self._neighbours = _index(rows, self.k)
+        self._neighbours = _index_rows(rows, self.k)
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
-        return _kth_distance(self._neighbours, features)
+        return _find_kth_distance(self._neighbours, features)
 
 
 def _check_k(owner: object, k: int, n_rows: int) -> None:
     check_number(owner, "k", k, above=1, closed="left", whole=True)
     if k > n_rows:
-        who = owner if isinstance(owner, str) else type(owner).__name__
         raise InvalidInputError(
-            f"{who} looks for the neighbour number k={k} among the training rows it keeps. Got {n_rows} of them. "
+            f"{name_of(owner)} looks for neighbour number k={k} among the training rows it keeps. Got {n_rows} rows. "
             "Pass more rows, keep more of them, or choose a smaller k."
         )
 
 
-def _units(features: Floats) -> Floats:
-    """Rows of length 1; a row of zeros stays where it is, at distance 1 from all others."""
+def _scale_to_unit(features: Floats) -> Floats:
+    """Scale rows to length 1; a row of zeros stays 0, at distance 1 from all others."""
     direction, magnitude = geometry.split(features)
     return direction * (magnitude > 0)[:, None]
 
 
-def _index(rows: Floats, k: int) -> Any:
+def _index_rows(rows: Floats, k: int) -> Any:
     return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(rows)
 
 
-def _kth_distance(neighbours: Any, features: Floats) -> Floats:
-    return np.asarray(neighbours.kneighbors(_units(features))[0][:, -1])
+def _find_kth_distance(neighbours: Any, features: Floats) -> Floats:
+    return np.asarray(neighbours.kneighbors(_scale_to_unit(features))[0][:, -1])

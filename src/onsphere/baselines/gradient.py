@@ -1,4 +1,4 @@
-"""ODIN: a score that needs the network itself and its inputs, so it has a protocol of its own."""
+"""ODIN: a score that needs the network itself and a gradient of its inputs, so it is not a `Detector`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["ODIN", "odin"]
 
 
 def odin(network: Any, inputs: Tensor, *, temperature: float = 1000.0, epsilon: float = 0.0014) -> Floats:
-    """One minus the largest softmax probability of logits/T, after a step that makes it larger; shape (n,).
+    """Return one minus the largest softmax probability of logits/T, after a step that raises it; shape (n,).
 
     The step is ε·sign(∇ log p), p being the probability of the predicted class.
 
     Parameters
     ----------
     network : callable
-        From inputs to logits (n, C), as it is: see `ODIN` for modes and batches.
+        From inputs to logits (n, C). Its mode does not change; `ODIN` takes care of that, and of batches.
     inputs : tensor of shape (n, ...)
-        Of floats; left as it is.
+        Floats; not changed.
     temperature, epsilon : float
 
     Examples
@@ -42,18 +42,18 @@ def odin(network: Any, inputs: Tensor, *, temperature: float = 1000.0, epsilon: 
         # The caller may have switched gradients off; they are needed here, and only with respect to the inputs.
         with torch.inference_mode(False), torch.enable_grad():
             place = place.clone().requires_grad_()
-            log_probability = torch.log_softmax(_logits(network, place) / temperature, dim=1).max(dim=1).values
+            log_probability = torch.log_softmax(_run(network, place) / temperature, dim=1).max(dim=1).values
             slope = torch.autograd.grad(log_probability.sum(), place)[0]
         place = place.detach() + epsilon * slope.sign()
     with torch.no_grad():
-        logits = _logits(network, place)
+        logits = _run(network, place)
     # In double precision: a temperature of 1,000 leaves single precision three digits.
     return msp(logits.double().cpu().numpy(), temperature=temperature)
 
 
-def _logits(network: Any, inputs: Tensor) -> Tensor:
+def _run(network: Any, inputs: Tensor) -> Tensor:
     try:
-        said = network(inputs)
+        logits = network(inputs)
     except (OnsphereError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, ValueError, IndexError) as error:
@@ -61,30 +61,31 @@ def _logits(network: Any, inputs: Tensor) -> Tensor:
             f"The network failed on inputs of shape {tuple(inputs.shape)}: {str(error).rstrip('.')}. Pass inputs of "
             "the shape that the network was trained on."
         ) from error
-    if not (isinstance(said, Tensor) and said.ndim == 2 and said.shape[0] == len(inputs) and said.shape[1] > 1):
-        got = f"shape {tuple(said.shape)}" if isinstance(said, Tensor) else type(said).__name__
+    is_tensor = isinstance(logits, Tensor)
+    if not (is_tensor and logits.ndim == 2 and logits.shape[0] == len(inputs) and logits.shape[1] > 1):
+        got = f"shape {tuple(logits.shape)}" if is_tensor else type(logits).__name__
         raise InvalidInputError(
             f"Expected a network that gives one row of logits per input, shape ({len(inputs)}, C) with C ≥ 2. "
             f"Got {got}. Wrap the network in a module that returns the logits alone."
         )
-    return said
+    return logits
 
 
 class ODIN(BaseEstimator):
     """Softmax at a high temperature, after a small step of the input towards the predicted class.
 
-    The step raises the probability of the predicted class, and more so for inputs of known classes; a high temperature
-    makes the difference show.
+    The step raises the probability of the predicted class, more so for inputs of known classes; a high temperature
+    makes the difference visible.
 
-    It needs the network and its inputs, because it goes back through all layers: features and logits will not do. So it
-    is no `Detector`, nothing is fitted, and `PostHoc` and `compare` cannot take it. Call `score` with the inputs, and
-    compare what it gives with the scores of detectors on the same rows.
+    It needs the network and its inputs, because it goes back through all layers: features and logits are not enough.
+    So it is not a `Detector`, nothing is fitted, and `PostHoc` and `compare` cannot take it. Call `score` with the
+    inputs, and compare the scores with those of detectors on the same rows.
 
     Liang, Li and Srikant, "Enhancing The Reliability of Out-of-distribution Image Detection in Neural Networks",
     ICLR 2018.
 
-    Cost: two passes and one backward pass per row. Fails where ε and T do not fit: the paper chooses them by
-    strange rows, which are not asked for here. With ε = 0 it is MSP at that temperature.
+    Cost: two passes and one backward pass per row. Fails where ε and T do not fit: the paper chooses them with
+    unusual rows, which are not needed here. With ε = 0 it is MSP at that temperature.
 
     Parameters
     ----------
@@ -112,12 +113,12 @@ class ODIN(BaseEstimator):
         self.batch_size = batch_size
 
     def score(self, inputs: Tensor | ArrayLike) -> Floats:
-        """The score of each row, shape (n,); higher means less trustworthy.
+        """Return the score of each row, shape (n,); higher means less trustworthy.
 
         Parameters
         ----------
         inputs : tensor or array of shape (n, ...)
-            Prepared as the network expects them. Brought to its precision and device batch by batch.
+            Prepared as the network expects them. Each batch is converted to its precision and moved to its device.
         """
         check_number(self, "temperature", self.temperature, above=0.0)
         check_number(self, "epsilon", self.epsilon, above=0.0, closed="left")
@@ -142,5 +143,5 @@ def _as_tensor(inputs: Any) -> Tensor:
             "Add an axis in front for a single input."
         )
     if not torch.isfinite(rows).all():
-        raise InvalidInputError("Expected finite inputs for ODIN. Got NaN or infinity. Drop or mend those rows first.")
+        raise InvalidInputError("Expected finite inputs for ODIN. Got NaN or infinity. Drop or fix those rows first.")
     return rows

@@ -1,7 +1,7 @@
-"""Scores of logits alone: nothing is learned, and features are not looked at.
+"""Detectors that use logits alone: nothing is learned, and features do not count.
 
-They see how sure the classifier is, not how far a row lies from what it was trained on: a row far out along the
-direction of one class looks surer than any training row.
+They see how sure the classifier is, not how far a row lies from the training rows: a row far out in the direction of
+one class looks surer than any of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["MSP", "Energy", "Entropy", "Gini", "energy", "entropy", "gini", "msp
 
 
 def msp(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
-    """One minus the largest softmax probability of logits/T, shape (n,).
+    """Return one minus the largest softmax probability of logits/T, shape (n,).
 
     Examples
     --------
@@ -33,7 +33,7 @@ def msp(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
 
 
 def energy(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
-    """−T·log Σ exp(logits/T), shape (n,).
+    """Return −T·log Σ exp(logits/T), shape (n,).
 
     Examples
     --------
@@ -45,7 +45,7 @@ def energy(logits: ArrayLike, *, temperature: float = 1.0) -> Floats:
 
 
 def gini(logits: ArrayLike) -> Floats:
-    """Gini impurity of the softmax, 1 − Σ p², shape (n,).
+    """Return the Gini impurity of the softmax, 1 − Σ p², shape (n,).
 
     Examples
     --------
@@ -62,7 +62,7 @@ def gini(logits: ArrayLike) -> Floats:
 
 
 def entropy(logits: ArrayLike) -> Floats:
-    """Entropy of the softmax in nats, −Σ p·log p, shape (n,).
+    """Return the entropy of the softmax in nats, −Σ p·log p, shape (n,).
 
     Examples
     --------
@@ -75,13 +75,13 @@ def entropy(logits: ArrayLike) -> Floats:
 class MSP(Detector):
     """Maximum softmax probability: one minus the probability of the predicted class.
 
-    Classifiers are, on the whole, less sure of what they get wrong and of what they have never seen. This is the
+    Classifiers are usually less sure of rows that they get wrong and of rows unlike those they have seen. This is the
     baseline that every other detector has to beat.
 
     Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
     Networks", ICLR 2017.
 
-    Cost: nothing to fit, O(C) per row. Fails where networks are sure of strange inputs, as ReLU networks are far from
+    Cost: nothing to fit, O(C) per row. Fails where networks are sure of unusual inputs, as ReLU networks are far from
     their training rows.
 
     Parameters
@@ -110,13 +110,13 @@ class MSP(Detector):
 class Energy(Detector):
     """Energy: −T·log Σ exp(logits/T).
 
-    The softmax forgets the size of the logits, which is large where training rows were many; the energy keeps it and
-    behaves like a negative log-density.
+    The softmax drops the size of the logits, which is large where there were many training rows; the energy keeps it
+    and behaves like a negative log-density.
 
     Liu, Wang, Owens and Li, "Energy-based Out-of-distribution Detection", NeurIPS 2020.
 
-    Cost: nothing to fit, O(C) per row. Fails where strange inputs have large logits, and says nothing about two
-    classes that are equally likely.
+    Cost: nothing to fit, O(C) per row. Fails where unusual inputs have large logits, and does not see that two
+    classes are equally likely.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ class Energy(Detector):
 class Gini(Detector):
     """Gini impurity of the softmax: 1 − Σ p².
 
-    The probability that two labels drawn from the predicted distribution differ. With probabilities as a direction it
-    is one minus a squared length, so it is the plain baseline beside HCM.
+    The probability that two labels drawn from the predicted distribution differ. With the probabilities as a direction
+    it is one minus a squared length, so it is the plain baseline for HCM.
 
     Granese, Romanelli, Gorla, Palamidessi and Piantanida, "DOCTOR: A Simple Method for Detecting Misclassification
     Errors", NeurIPS 2021 (its score is a monotone function of Σ p²).

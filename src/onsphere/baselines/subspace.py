@@ -1,4 +1,4 @@
-"""Scores of features and the last linear layer, which is recovered from features and logits."""
+"""Detectors that use features and the last linear layer, which they recover from features and logits."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from onsphere._internal.validation import Floats, check_number, check_same_length
-from onsphere.baselines.detector import Detector, Indices, check_table
+from onsphere._internal.validation import Floats, check_number
+from onsphere.baselines.detector import Detector, Indices, check_features_and_logits
 from onsphere.errors import InvalidInputError
 
 __all__ = ["FDBD", "NCI", "ViM", "fdbd", "last_layer", "nci", "vim"]
 
-# Half precision leaves residuals of a thousandth of the spread of the logits; what is not linear leaves far more.
+# Half precision leaves residuals of a thousandth of the spread of the logits; a layer that is not linear, far more.
 _LARGEST_RESIDUAL = 0.01
 
-# Directions in which standardised features vary less than this share of the most are left out: single precision
-# would be all that is fitted there.
+# Directions in which standardised features vary less than this share of the most are left out: the fit would see
+# only the rounding of single precision there.
 _LEAST_VARIATION = 1e-6
 
 # A mean residual below this share of the features' size is rounding.
@@ -25,9 +25,9 @@ _LEAST_RESIDUAL = 1e-9
 
 
 def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
-    """The weights and the bias of the layer that made logits of features, by least squares.
+    """Return the weights and the bias of the layer between features and logits, found by least squares.
 
-    A feature that never varies has weight 0: nothing is known about it.
+    A feature that never varies gets weight 0, because nothing is known about it.
 
     Parameters
     ----------
@@ -48,24 +48,23 @@ def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
     >>> weight.round(6).tolist(), bias.round(6).tolist()
     ([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [7.0, 8.0])
     """
-    known, said = check_table("last_layer", "features", features), check_table("last_layer", "logits", logits)
-    check_same_length(known, said)
-    if len(known) <= known.shape[1]:
+    features, logits = check_features_and_logits("last_layer", features, logits)
+    if len(features) <= features.shape[1]:
         raise InvalidInputError(
-            f"The last layer can be recovered only from more rows than features. Got {len(known)} rows of "
-            f"{known.shape[1]} features. Pass more training rows."
+            f"The last layer can be recovered only from more rows than features. Got {len(features)} rows of "
+            f"{features.shape[1]} features. Pass more training rows."
         )
-    center, middle = known.mean(axis=0), said.mean(axis=0)
-    scale = known.std(axis=0)
+    center, middle = features.mean(axis=0), logits.mean(axis=0)
+    scale = features.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
-    columns, targets = (known - center) / scale, said - middle
+    columns, targets = (features - center) / scale, logits - middle
     solution = np.linalg.lstsq(columns, targets, rcond=_LEAST_VARIATION)[0]
     residual, spread = float(np.std(targets - columns @ solution)), float(np.std(targets))
     if not residual <= _LARGEST_RESIDUAL * spread:
         raise InvalidInputError(
             "Expected logits that are a linear function of the features, plus a constant. "
-            f"Got logits of which {residual / spread:.0%} of the spread is not. Pass the features that the last linear "
-            "layer is given and the logits it returns, of the same rows in the same order and before any softmax."
+            f"Got logits with {residual / spread:.0%} of their spread left over. Pass the inputs of the last linear "
+            "layer and the logits it returns, of the same rows in the same order and before any softmax."
         )
     weight = (solution / scale[:, None]).T
     return weight, middle - weight @ center
@@ -75,10 +74,10 @@ def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def vim(features: ArrayLike, logits: ArrayLike, origin: Floats, residual_space: Floats, alpha: float) -> Floats:
-    """The virtual logit against all others: α·‖residual‖ − log Σ exp(logits), shape (n,).
+    """Return the virtual logit against all others: α·‖residual‖ − log Σ exp(logits), shape (n,).
 
-    The softmax probability of the virtual logit, which the paper reports, is an increasing function of it that
-    cannot tell rows apart where it is close to 0 or 1.
+    The paper reports the softmax probability of the virtual logit. It grows with this score, but is the same number
+    for all rows where it is close to 0 or 1.
 
     Parameters
     ----------
@@ -95,33 +94,32 @@ def vim(features: ArrayLike, logits: ArrayLike, origin: Floats, residual_space: 
     >>> vim([[3.0, 4.0]], [[0.0, 0.0]], np.zeros(2), np.array([[0.0], [1.0]]), 2.0).round(3)
     array([7.307])
     """
-    known, said = check_table("vim", "features", features), check_table("vim", "logits", logits)
-    check_same_length(known, said)
-    virtual = alpha * np.linalg.norm((known - origin) @ residual_space, axis=1)
-    return virtual - np.asarray(logsumexp(said, axis=1))
+    features, logits = check_features_and_logits("vim", features, logits)
+    virtual = alpha * np.linalg.norm((features - origin) @ residual_space, axis=1)
+    return virtual - np.asarray(logsumexp(logits, axis=1))
 
 
 class ViM(Detector):
-    """Virtual-logit matching: how far features leave the space of the training features, as one more logit.
+    """Virtual-logit matching: the distance of features from the space of the training features, as one more logit.
 
-    Training features lie close to a subspace of few dimensions. The length of what sticks out of it, scaled to the
-    size of the largest logit of training rows, competes with the real logits.
+    Training features lie close to a subspace of few dimensions. The length of the part outside it, scaled to the size
+    of the largest logit of training rows, competes with the real logits.
 
     Wang, Li, Feng and Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", CVPR 2022.
 
-    Cost: O(np² + p³) to fit, O(p²) per row. Fails where features fill all their dimensions, as few features do, and
-    where strange rows stay within the principal space.
+    Cost: O(np² + p³) to fit, O(p²) per row. Fails where features fill all their dimensions, as a few features do, and
+    where unusual rows stay within the principal space.
 
     Parameters
     ----------
     n_principal : int, optional
-        Dimensions of the principal space. By default the rule of thumb of the paper, 1,000 of at least 2,048 features
-        and 512 of at least 768, and half of fewer.
+        Dimensions of the principal space. By default the paper's rule of thumb: 1,000 for at least 2,048 features,
+        512 for at least 768, and half for fewer.
 
     Attributes
     ----------
     origin_ : array of shape (p,)
-        The point of smallest size at which all logits vanish, or nearly so.
+        The shortest vector at which all logits are 0, or nearly so.
     residual_space_ : array of shape (p, p − n_principal)
     alpha_ : float
         Mean largest logit over mean residual of the training rows.
@@ -134,8 +132,8 @@ class ViM(Detector):
     >>> features = np.eye(4)[labels] * 5 + rng.normal(size=(200, 4)) * [1, 1, 0.1, 0.1]
     >>> logits = features[:, :2]
     >>> detector = ViM().fit(features, logits, labels)
-    >>> usual, strange = detector.score([[5.0, 0.0, 0.0, 0.0], [5.0, 0.0, 3.0, 0.0]], [[5.0, 0.0], [5.0, 0.0]])
-    >>> bool(strange > usual)
+    >>> usual, unusual = detector.score([[5.0, 0.0, 0.0, 0.0], [5.0, 0.0, 3.0, 0.0]], [[5.0, 0.0], [5.0, 0.0]])
+    >>> bool(unusual > usual)
     True
     """
 
@@ -150,14 +148,12 @@ class ViM(Detector):
         n_features = features.shape[1]
         if n_features < 2:
             raise InvalidInputError("ViM needs at least two features, to split them into two spaces. Got one.")
-        n_principal = _rule_of_thumb(n_features)
-        if self.n_principal is not None:
-            check_number(self, "n_principal", self.n_principal, above=0, below=n_features, whole=True)
-            n_principal = self.n_principal
+        n_principal = _choose_n_principal(n_features) if self.n_principal is None else self.n_principal
+        check_number(self, "n_principal", n_principal, above=0, below=n_features, whole=True)
         weight, bias = last_layer(features, logits)
         self.origin_ = -np.linalg.pinv(weight) @ bias
         moved = features - self.origin_
-        # In ascending order, so the first vectors span what is left beside the principal space.
+        # In ascending order, so the first vectors span the space outside the principal one.
         vectors = np.linalg.eigh(moved.T @ moved / len(moved))[1]
         self.residual_space_ = vectors[:, : n_features - n_principal]
         residual = float(np.mean(np.linalg.norm(moved @ self.residual_space_, axis=1)))
@@ -178,7 +174,7 @@ class ViM(Detector):
         return vim(features, logits, self.origin_, self.residual_space_, self.alpha_)
 
 
-def _rule_of_thumb(n_features: int) -> int:
+def _choose_n_principal(n_features: int) -> int:
     if n_features >= 2048:
         return 1000
     return 512 if n_features >= 768 else n_features // 2
@@ -188,9 +184,9 @@ def _rule_of_thumb(n_features: int) -> int:
 
 
 def fdbd(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats) -> Floats:
-    """Minus the mean distance to the decision boundaries over the distance to the mean feature, shape (n,).
+    """Return minus the mean distance to the decision boundaries, over the distance to the mean feature; shape (n,).
 
-    A row exactly at the mean has no such ratio and gets 0, the largest score there is. Classes with the weights of
+    A row exactly at the mean has no such ratio and gets 0, the largest possible score. Classes with the same weights as
     the predicted one have no boundary with it and are left out. The weights are compared on each call, O(Cp) per
     class predicted; `FDBD` does so once.
 
@@ -209,39 +205,37 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats) -
     >>> fdbd([[3.0, 1.0]], [[3.0, 1.0]], np.eye(2), np.array([3.0, 0.0])).round(3)
     array([-1.414])
     """
-    known, said = check_table("fdbd", "features", features), check_table("fdbd", "logits", logits)
-    check_same_length(known, said)
-    predicted, index = np.unique(said.argmax(axis=1), return_inverse=True)
-    return _fdbd(known, said, _distances(weight[predicted], weight)[index], mean)
+    features, logits = check_features_and_logits("fdbd", features, logits)
+    predicted, index = np.unique(logits.argmax(axis=1), return_inverse=True)
+    return _fdbd(features, logits, _measure_gaps(weight[predicted], weight)[index], mean)
 
 
-def _distances(some: Floats, others: Floats) -> Floats:
+def _measure_gaps(some: Floats, others: Floats) -> Floats:
     # From differences: products of weights would leave rounding where two classes have the same weights.
     return np.asarray(cdist(some, others), dtype=np.float64)
 
 
-def _fdbd(known: Floats, said: Floats, gaps: Floats, mean: Floats) -> Floats:
-    """The same from the distances of all weights to those of each row's predicted class, shape (n, C)."""
-    best = said.argmax(axis=1)
-    lead = np.take_along_axis(said, best[:, None], axis=1) - said
+def _fdbd(features: Floats, logits: Floats, gaps: Floats, mean: Floats) -> Floats:
+    """Return the same from the distances of all weights to those of each row's predicted class, shape (n, C)."""
+    lead = logits.max(axis=1, keepdims=True) - logits
     is_other = gaps > 0.0
     distances = np.divide(lead, gaps, out=np.zeros_like(lead), where=is_other)
     mean_distance = distances.sum(axis=1) / np.maximum(is_other.sum(axis=1), 1)
-    spread = np.linalg.norm(known - mean, axis=1)
-    # Zero is added so that no row gets a negative zero.
+    spread = np.linalg.norm(features - mean, axis=1)
+    # Subtracted from zero, so that no row gets a negative zero.
     return 0.0 - np.divide(mean_distance, spread, out=np.zeros_like(spread), where=spread > 0.0)
 
 
 class FDBD(Detector):
     """fDBD: distance of the features to the decision boundaries of the last layer.
 
-    Features of known classes lie farther from the boundaries than strange ones. Distances grow with the distance from
-    the middle of all features, so they are divided by it.
+    Features of known classes lie farther from the boundaries than unusual ones. Distances grow with the distance from
+    the mean of all features, so they are divided by it.
 
     Liu and Qin, "Fast Decision Boundary based Out-of-Distribution Detector", ICML 2024.
 
     Cost: one least squares and O(C²p) to fit, O(p + C) per row. Fails for rows far out: the ratio tends to a constant
-    that depends on their direction alone, so distance itself is not seen.
+    that depends only on their direction, so the distance itself does not count.
 
     Attributes
     ----------
@@ -268,7 +262,7 @@ class FDBD(Detector):
 
     def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
         self.weight_, self.mean_ = last_layer(features, logits)[0], features.mean(axis=0)
-        self.gaps_ = _distances(self.weight_, self.weight_)
+        self.gaps_ = _measure_gaps(self.weight_, self.weight_)
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return _fdbd(features, logits, self.gaps_[logits.argmax(axis=1)], self.mean_)
@@ -278,7 +272,7 @@ class FDBD(Detector):
 
 
 def nci(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats, *, alpha: float = 1e-4) -> Floats:
-    """Minus the projection of the predicted class's weights on the centred feature, minus α·‖feature‖₁; shape (n,).
+    """Return minus the projection of the predicted class's weights on the centred feature, minus α·‖feature‖₁; (n,).
 
     A row exactly at the mean has no direction and projects to 0.
 
@@ -294,19 +288,18 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats, *,
     array([-1.5])
     """
     check_number("nci", "alpha", alpha, above=0.0, closed="left")
-    known, said = check_table("nci", "features", features), check_table("nci", "logits", logits)
-    check_same_length(known, said)
-    centered = known - mean
-    along = np.sum(centered * weight[said.argmax(axis=1)], axis=1)
+    features, logits = check_features_and_logits("nci", features, logits)
+    centered = features - mean
+    along = np.sum(centered * weight[logits.argmax(axis=1)], axis=1)
     length = np.linalg.norm(centered, axis=1)
     proximity = np.divide(along, length, out=np.zeros_like(along), where=length > 0.0)
-    return -proximity - alpha * np.abs(known).sum(axis=1)
+    return -proximity - alpha * np.abs(features).sum(axis=1)
 
 
 class NCI(Detector):
     """Neural-collapse-inspired detector: closeness of a feature to the weights of its class, and its size.
 
-    Late in training, centred features of a class line up with the weights of that class. Strange features line up
+    Late in training, centred features of a class line up with the weights of that class. Unusual features line up
     less, and are smaller.
 
     Liu and Qin, "Detecting Out-of-Distribution through the Lens of Neural Collapse", CVPR 2025.
@@ -317,8 +310,8 @@ class NCI(Detector):
     Parameters
     ----------
     alpha : float, default 1e-4
-        Weight of the feature's size, ‖feature‖₁. It depends on the unit and number of the features; the paper chooses
-        it by rows from elsewhere, which are not asked for here. 0 leaves the size out.
+        Weight of the feature's size, ‖feature‖₁. The best value depends on the unit and number of the features; the
+        paper chooses it with rows from elsewhere, which are not needed here. 0 leaves the size out.
 
     Attributes
     ----------
