@@ -405,12 +405,15 @@ def test_maps_of_classes():
         (lambda: SphericalHead(4, 2).read(torch.rand(3, 5)), r"Expected 6 numbers .* Got 5"),
         (lambda: SphericalHead(4, 2).embed(torch.rand(3)), r"2 output\(s\) on the last axis .* Got shape \(3,\)"),
         (lambda: SphericalHead(4, 2).embed(1.0), "on the last axis"),
-        (lambda: SphericalHead(4, 2).decode(SphericalHead(4, 2, embedding="polar").embed(np.ones((3, 2)))), "as Lift"),
+        (lambda: SphericalHead(4, 2).decode(SphericalHead(4, 2, embedding="polar").embed(np.ones((3, 2)))), "Lift with"),
         (
             lambda: SphericalHead(4, 2).decode(SphericalHead(4, 3, embedding="polar").embed(np.ones((1, 3)))),
-            "for 3",
+            "Got 3 and 3",
         ),
-        (lambda: SphericalHead(4, 2).sigma(SphericalHead(4, 3).embed(np.ones((3, 3)))), "Use the head that made"),
+        (
+            lambda: SphericalHead(4, 2).sigma(SphericalHead(4, 3).embed(np.ones((3, 3)))),
+            "Got 4 and 3",
+        ),
         (lambda: SphericalHead(4, 2).uncertainty(SphericalHead(4, 3).embed(np.ones((3, 3)))), "Got 4"),
         (lambda: SphericalHead(4, 2).decode(SphericalOutput(torch.ones(1, 3), torch.ones(1)), decoder="mean"), "mean="),
         (

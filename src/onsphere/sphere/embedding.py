@@ -118,18 +118,20 @@ class RegressionEmbedding(BaseEstimator, ABC):
         array of shape (n, D)
         """
         check_fitted(self, "scale_")
+        return self.decode_standardized(outputs, decoder=decoder) * self.scale_ + self.center_
+
+    def decode_standardized(self, outputs: SphericalOutput, *, decoder: str) -> Array:
+        """Return standardised targets (..., D); as `decode`, for numpy and torch."""
         check_option(self, "decoder", decoder, self.decoders)
         self._check_widths(outputs)
-        if decoder == "mean":
-            if outputs.mean is None:
-                raise InvalidInputError(
-                    "The 'mean' decoder needs outputs that carry a mean. Got outputs with mean=None. "
-                    "Train the model on the mean as well, or use another decoder."
-                )
-            standardized = outputs.mean
-        else:
-            standardized = self.from_sphere(outputs, decoder=decoder)
-        return standardized * self.scale_ + self.center_
+        if decoder != "mean":
+            return self.from_sphere(outputs, decoder=decoder)
+        if outputs.mean is None:
+            raise InvalidInputError(
+                "The 'mean' decoder needs outputs that carry a mean. Got outputs with mean=None. "
+                "Train the model on the mean as well (a head with mean=True), or use another decoder."
+            )
+        return outputs.mean
 
     def sigma(self, outputs: SphericalOutput) -> Floats:
         """Return the standard deviation of the noise, in the unit of the target, shape (n, D).
@@ -147,6 +149,7 @@ class RegressionEmbedding(BaseEstimator, ABC):
         return float(geometry.norm(self.spread_)) / max(np.count_nonzero(self.spread_), 1) ** 0.5
 
     def _check_widths(self, outputs: SphericalOutput) -> None:
+        """Check that direction and mean have the widths that the embedding gives them."""
         width = self.direction_width(self.n_outputs_)
         check_outputs(self, outputs.direction, outputs.mean, width, self.n_outputs_)
 

@@ -1,4 +1,4 @@
-"""A fitted FrozenHead as a torch module, to run behind its network or to be exported with it."""
+"""A fitted FrozenHead as a torch module, to run after its network or to be exported with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["FrozenModule", "FrozenOutput", "to_torch"]
 
 
 class FrozenOutput(NamedTuple):
-    """What a FrozenModule says.
+    """The output of a FrozenModule.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class FrozenOutput(NamedTuple):
     uncertainty : tensor of shape (n,)
         As `FrozenHead.predict_uncertainty`.
     direction : tensor of shape (n, k)
-        That of the head which gives the value.
+        Of the head that gives the value.
     """
 
     value: Tensor
@@ -62,7 +62,7 @@ class _HeadModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_kernel:
-            # 2 − 2ab loses most digits of a small distance; in single precision too many would go.
+            # 2 − 2ab loses most digits of a small distance, in single precision too many.
             units, _ = geometry.split(x.double())
             distances = (2.0 - 2.0 * (units @ self.landmarks.double().T)).clamp(min=0.0)
             columns = torch.exp(distances / -self.bandwidth).to(x.dtype)
@@ -77,9 +77,9 @@ class FrozenModule(nn.Module):
     Attributes
     ----------
     n_features : int
-        What every row must have.
+        Of every row.
     classes : list or None
-        What the indices in `FrozenOutput.value` stand for.
+        The class of each index in `FrozenOutput.value`.
     """
 
     def __init__(self, head: FrozenHead) -> None:
@@ -100,7 +100,7 @@ class FrozenModule(nn.Module):
             self.classes = head.classes_.tolist()
 
     def forward(self, x: Tensor) -> FrozenOutput:
-        """Value, uncertainty and direction of features (n, p)."""
+        """Return value, uncertainty and direction of features (n, p)."""
         if x.dim() != 2 or x.shape[1] != self.n_features:
             raise InvalidInputError(
                 f"Expected features of shape (n, {self.n_features}), as the head was fitted on. Got {tuple(x.shape)}. "
@@ -111,9 +111,9 @@ class FrozenModule(nn.Module):
         if len(parts) > 1:
             parts = {name: (part - self.center[name]) / self.spread[name] for name, part in parts.items()}
         outputs, uncertainty = every[self.value_head], torch.stack(list(parts.values())).sum(dim=0)
-        # What overflows is farthest from all that is known.
+        # Rows that overflow are farthest from all training rows.
         uncertainty = torch.where(torch.isnan(uncertainty), torch.inf, uncertainty)
-        return FrozenOutput(self._value(outputs), uncertainty, outputs.direction)
+        return FrozenOutput(self._decode(outputs), uncertainty, outputs.direction)
 
     def _read(self, table: Tensor) -> SphericalOutput:
         if self.classes is not None:
@@ -126,7 +126,7 @@ class FrozenModule(nn.Module):
             return abs(reach - geometry.norm(outputs.direction))
         return scores.anchored(outputs, self.anchor) * self.unit
 
-    def _value(self, outputs: SphericalOutput) -> Tensor:
+    def _decode(self, outputs: SphericalOutput) -> Tensor:
         if self.classes is not None:
             return outputs.direction.argmax(dim=-1)
         value = cast(Tensor, outputs.mean) * cast(Tensor, self.target_scale) + cast(Tensor, self.target_center)
@@ -134,7 +134,7 @@ class FrozenModule(nn.Module):
 
 
 def to_torch(head: FrozenHead, *, dtype: torch.dtype = torch.float32) -> FrozenModule:
-    """The torch module of a fitted head.
+    """Return a fitted head as a torch module.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from onsphere._internal.validation import check_flag, check_number, check_option, parameter_error
+from onsphere._internal.validation import check_flag, check_number, check_option, check_outputs, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.sphere import Duplicate, Lift, OneHot, Polar, RegressionEmbedding, Torus, geometry
 
@@ -67,7 +67,7 @@ class SphereReader(nn.Module):
             self.register_buffer("classes", torch.as_tensor(self.embedding.classes_, dtype=torch.int64))
         else:
             center, scale = self.embedding.center_, self.embedding.scale_
-            self.n_directions = int(self.embedding.to_sphere(torch.zeros(1, out_features))[0].shape[-1])
+            self.n_directions = self.embedding.direction_width(out_features)
         self.register_buffer("center", torch.as_tensor(center, dtype=torch.get_default_dtype()))
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.get_default_dtype()))
         self.width = self.n_directions + 1 + (out_features if self.has_mean else 0)
@@ -123,14 +123,7 @@ class SphereReader(nn.Module):
             # `take` costs a third of indexing, which matters for a small network.
             return self.classes.take(outputs.direction.argmax(dim=-1))
         chosen = decoder or ("product" if outputs.mean is None else "mean")
-        check_option(self.embedding, "decoder", chosen, self.embedding.decoders)
-        if chosen == "mean" and outputs.mean is None:
-            raise InvalidInputError(
-                "The 'mean' decoder needs an output that carries a mean. Got mean=None. "
-                "Make the head with mean=True, or use another decoder."
-            )
-        values: Any = outputs.mean if chosen == "mean" else self.embedding.from_sphere(outputs, decoder=chosen)
-        return values * self.scale + self.center
+        return self.embedding.decode_standardized(outputs, decoder=chosen) * self.scale + self.center
 
     def uncertainty(self, output: SphericalOutput) -> Tensor:
         """Return the score of each row, (...): u in the unit of the target, or | ‖d‖ − 1 | for classes."""
@@ -203,14 +196,7 @@ class SphereReader(nn.Module):
 
     def _check(self, output: SphericalOutput) -> geometry.SphericalOutput:
         check_output(output)
-        n_directions = output.direction.shape[-1]
-        n_outputs = self.out_features if output.mean is None else output.mean.shape[-1]
-        if (n_directions, n_outputs) != (self.n_directions, self.out_features):
-            raise InvalidInputError(
-                f"Expected a direction with {self.n_directions} entries, as {type(self.embedding).__name__} makes of "
-                f"{self.out_features} output(s). Got {n_directions} entries for {n_outputs} output(s). "
-                "Use the head that made the output."
-            )
+        check_outputs(self.embedding, output.direction, output.mean, self.n_directions, self.out_features)
         return geometry.SphericalOutput(output.direction, output.magnitude, output.mean)
 
 

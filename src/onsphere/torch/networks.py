@@ -1,4 +1,4 @@
-"""Small networks to start from. Each has `features(x)`, what its last layer sees, and `n_features`, its width."""
+"""Small networks to start from. Each has `features(x)`, the inputs of its last layer, and their number `n_features`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MLP(nn.Module):
         check_number(self, "out_features", out_features, above=1, closed="left", whole=True)
         check_number(self, "negative_slope", negative_slope)
         check_number(self, "dropout", dropout, above=0, below=1, closed="left")
-        sizes = _checked_sizes(self, hidden_sizes)
+        sizes = _check_sizes(self, hidden_sizes)
         layers: list[nn.Module] = []
         for before, after in pairwise((in_features, *sizes)):
             layers += [nn.Linear(before, after), nn.LeakyReLU(negative_slope)]
@@ -61,14 +61,14 @@ class MLP(nn.Module):
         self.linear = nn.Linear(self.n_features, out_features)
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, n_features) of inputs (n, in_features)."""
+        """Return features (n, n_features) of inputs (n, in_features)."""
         return self.body(x)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(self.features(x))
 
 
-def _checked_sizes(owner: object, hidden_sizes: Any) -> list[int]:
+def _check_sizes(owner: object, hidden_sizes: Any) -> list[int]:
     try:
         sizes = list(hidden_sizes)
         for size in sizes:
@@ -156,7 +156,7 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(self.n_features, n_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, n_features) of images (n, 3, H, W)."""
+        """Return features (n, n_features) of images (n, 3, H, W)."""
         maps = torch.relu(self.bn1(self.conv1(x)))
         for stage in self._stages:
             maps = self.get_submodule(stage)(maps)
@@ -167,7 +167,7 @@ class ResNet(nn.Module):
 
 
 def resnet20(n_classes: int = 10) -> ResNet:
-    """ResNet-20 for CIFAR with shortcuts of option A: .27 million parameters.
+    """Return a ResNet-20 for CIFAR with shortcuts of option A: .27 million parameters.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def resnet20(n_classes: int = 10) -> ResNet:
     return ResNet((3, 3, 3), (16, 32, 64), n_classes=n_classes, shortcut="padded")
 
 
-def _double_conv(n_in: int, n_out: int) -> nn.Sequential:
+def _make_double_conv(n_in: int, n_out: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for channels in (n_in, n_out):
         layers += [nn.Conv2d(channels, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
@@ -185,7 +185,7 @@ def _double_conv(n_in: int, n_out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Four blocks down, a bottleneck, four blocks up, each seeing the map of its own size again.
+    """Four blocks down, a bottleneck and four blocks up, each of which also gets the map of its own size.
 
     Parameters
     ----------
@@ -207,19 +207,21 @@ class UNet(nn.Module):
         check_number(self, "width", width, above=1, closed="left", whole=True)
         widths = [width * 2**level for level in range(5)]
         self.n_features = width
-        self.down = nn.ModuleList(_double_conv(n_in, n_out) for n_in, n_out in pairwise((in_channels, *widths[:4])))
-        self.bottleneck = _double_conv(widths[3], widths[4])
+        self.down = nn.ModuleList(
+            _make_double_conv(n_in, n_out) for n_in, n_out in pairwise((in_channels, *widths[:4]))
+        )
+        self.bottleneck = _make_double_conv(widths[3], widths[4])
         upwards = list(pairwise(reversed(widths)))
         self.widen = nn.ModuleList(nn.ConvTranspose2d(n_in, n_out, 2, stride=2) for n_in, n_out in upwards)
-        self.up = nn.ModuleList(_double_conv(n_in, n_out) for n_in, n_out in upwards)
+        self.up = nn.ModuleList(_make_double_conv(n_in, n_out) for n_in, n_out in upwards)
         self.last = nn.Conv2d(width, out_channels, 1)
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, n_features, H, W) of images (n, in_channels, H, W)."""
+        """Return features (n, n_features, H, W) of images (n, in_channels, H, W)."""
         if x.shape[-1] % 16 or x.shape[-2] % 16:
             raise InvalidInputError(
                 f"Expected images whose height and width are multiples of 16. Got {tuple(x.shape[-2:])}. "
-                "Crop, pad or resize them: each of four blocks halves the map."
+                "Crop, pad or resize them: each of the four blocks halves the map."
             )
         seen: list[Tensor] = []
         for block in self.down:
