@@ -161,7 +161,7 @@ def test_a_bar_is_drawn_in_a_terminal(monkeypatch):
         ({"plain": trees()}, {}, InvalidInputError, "another name"),
         ({"ridge": Ridge()}, {}, InvalidTypeError, "without predict_uncertainty"),
         ({"hcm": HCMRegressor}, {}, InvalidTypeError, "must be an instance"),
-        ({"hcm": trees(), "knn": KNN()}, {}, InvalidInputError, "Compare them apart"),
+        ({"hcm": trees(), "knn": KNN()}, {}, InvalidInputError, "Compare them separately"),
         ({"hcm": trees()}, {"coverage": 1.5}, InvalidInputError, "coverage"),
         ({"hcm": trees()}, {"test_size": 0}, InvalidInputError, "test_size"),
         ({"hcm": trees()}, {"calibration_size": 0.8}, InvalidInputError, "calibration_size"),
@@ -254,3 +254,16 @@ def test_pandas_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="onsphere"):
         result.to_frame()
+
+
+def test_frozen_heads_are_measured_like_other_models_on_several_outputs():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 4))
+    Y = X @ rng.normal(size=(4, 5)) + rng.normal(size=(900, 5))
+    result = compare({"frozen": FrozenHead("linear"), "hcm": HCMRegressor(Ridge())}, X, Y, progress=False)
+    figures = {row["method"]: row for row in result.rows}
+    assert result.failures == {}
+    # Each output by itself: intervals that hold all five at once would cover about 98 % of each.
+    for method in ("frozen", "hcm"):
+        assert figures[method]["coverage"] == pytest.approx(0.9, abs=0.04)
+    assert figures["frozen"]["width"] == pytest.approx(figures["hcm"]["width"], rel=0.1)

@@ -1,9 +1,9 @@
-"""The one result type: everything that one pass over a model says about each row."""
+"""The one result type: everything that one pass over a model gives for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ __all__ = ["Assessment"]
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """What a model says about each row, and how far to trust it.
+    """The prediction of each row, and how far to trust it.
 
     Attributes that a model cannot give (no anchor, not yet calibrated) are None.
 
@@ -77,13 +77,17 @@ class Assessment:
     def __len__(self) -> int:
         return len(self.value)
 
+    def __getitem__(self, rows: Any) -> Assessment:
+        """Return the assessment of some rows: a slice, a mask or a list of indices."""
+        return replace(self, **{name: values[rows] for name, values in self._arrays()})
+
     def to_dict(self) -> dict[str, list[Any]]:
-        """Plain lists under the names of the attributes; what is None is left out."""
+        """Return plain lists under the names of the attributes, without those that are None."""
         names = {} if self.output_names is None else {"output_names": list(self.output_names)}
         return {name: values.tolist() for name, values in self._arrays()} | names
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per prediction; an array of several columns is spread over as many."""
+        """Return a pandas DataFrame with one row per prediction; an array of several columns becomes as many."""
         try:
             import pandas as pd
         except ImportError:

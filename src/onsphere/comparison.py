@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
@@ -15,7 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 
 from onsphere import metrics
-from onsphere._internal.markdown import columns_of, format_markdown
+from onsphere._internal.markdown import format_markdown, list_columns
 from onsphere._internal.validation import (
     Floats,
     check_labels,
@@ -31,17 +32,29 @@ from onsphere.baselines.detector import Detector
 from onsphere.baselines.posthoc import PostHoc, default_classifier
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.evaluation import Rows, Split, measured, median_seconds, row_errors, seconds_of
+from onsphere.evaluation import assess_model, compute_error, measure_assessment
+from onsphere.models import CalibratedModel, ClassificationMixin
 from onsphere.models.backbone import make_default_backbone, set_random_states
 
 __all__ = ["Comparison", "compare"]
 
 _PLAIN = "plain"
+_N_TIMINGS = 3
+
+Rows = tuple[Any, Any]
+
+
+class Split(NamedTuple):
+    """Rows with their targets."""
+
+    train: Rows
+    held: Rows
+    test: Rows
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What `compare` found, a row per method.
+    """The result of `compare`, a row per method.
 
     Attributes
     ----------
@@ -61,7 +74,7 @@ class Comparison:
     @property
     def columns(self) -> list[str]:
         """Every measurement that some method has, in order."""
-        return columns_of(self.rows)
+        return list_columns(self.rows)
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with a row per method; those that failed have a message in the column `failure`."""
@@ -105,7 +118,7 @@ def compare(
     random_state: int | None = 0,
     progress: bool = True,
 ) -> Comparison:
-    """Fit several methods on the same rows, and tabulate what their uncertainty is worth.
+    """Fit several methods on the same rows, and tabulate how good their uncertainty is.
 
     All are fitted on the same training rows, calibrated on the same others, and measured on rows that none has seen. A
     method that fails does not stop the others.
@@ -113,19 +126,19 @@ def compare(
     Parameters
     ----------
     methods : mapping of names to models
-        Each with `fit`, `predict` and `predict_uncertainty`, as those of onsphere and `onsphere.baselines` have; what
-        can also be calibrated gets intervals or sets. A detector (`KNN()`) judges the plain classifier, which is
+        Each with `fit`, `predict` and `predict_uncertainty`, like those of onsphere and `onsphere.baselines`; models of
+        onsphere also get intervals or sets. A detector (`KNN()`) judges the plain classifier, which is
         fitted once for all of them. Models are cloned, and those given are left as they are.
     X, y : rows and targets, as in fit
-        Classes where the methods are classifiers or detectors, numbers where they are regressors. Where none says
+        Classes if the methods are classifiers or detectors, numbers if they are regressors. If none says
         (`FrozenHead` takes both), targets of floats are numbers.
     plain : regressor or classifier, optional
         The model without an uncertainty, whose prediction takes 1 unit of time. By default the backbone of the first
-        method that is given one that can be fitted; otherwise trees, or LogisticRegression for classes.
+        method whose backbone can be fitted; otherwise trees, or LogisticRegression for classes.
     X_test, y_test : rows and targets, optional
         By default a share of X and y.
     X_shifted : rows, or a mapping of names to rows, optional
-        Unlike those trained on; AUROC says how well the uncertainty tells them from the test rows.
+        Unlike those trained on; AUROC measures how well the uncertainty separates them from the test rows.
     coverage : float in (0, 1), default 0.9
         Of intervals or sets.
     calibration_size, test_size : float in (0, 1), default 0.2
@@ -158,27 +171,65 @@ def compare(
     """
     _check_methods(methods)
     check_number("compare", "coverage", coverage, above=0, below=1)
-    classes = _are_for_classes(methods, y)
-    test = _checked_test(X_test, y_test, y, classes=classes)
+    classes = _have_classes(methods, y)
+    test = _check_test(X_test, y_test, y, classes=classes)
     sizes = (calibration_size, test_size)
-    split = _split(X, _checked_target(y, classes=classes), test, sizes, random_state=random_state, stratify=classes)
+    split = _split(X, _check_target(y, classes=classes), test, sizes, random_state=random_state, stratify=classes)
     _check_enough(len(split.held[1]), coverage)
     result = Comparison([])
-    with _bar(progress, len(methods) + 1) as advance:
-        reference, seconds = _add_plain(result, _candidates(plain, methods, classes=classes), split, random_state)
+    with _show_bar(progress, len(methods) + 1) as advance:
+        reference, seconds = _add_plain(
+            result, _list_plain_models(plain, methods, classes=classes), split, random_state
+        )
         advance(_PLAIN)
         for name, given in methods.items():
             try:
                 model: Any = PostHoc(given, FrozenEstimator(reference)) if isinstance(given, Detector) else clone(given)
                 set_random_states("compare", model, random_state)
-                row, answer = measured(model, split, coverage, plain_seconds=seconds)
+                row, uncertainty = _measure(model, split, coverage, plain_seconds=seconds)
                 result.rows.append({"method": name, **row})
                 result.models[name] = model
-                _add_shifted(result, name, _named_sets(X_shifted), answer.uncertainty)
+                _add_shifted(result, name, _name_shifted_sets(X_shifted), uncertainty)
             except Exception as error:
-                result.failures[name] = _told(error)
+                result.failures[name] = _format_error(error)
             advance(name)
     return result
+
+
+def _measure(
+    model: Any, split: Split, coverage: float, *, plain_seconds: float | None
+) -> tuple[dict[str, Any], Floats]:
+    """Fit, calibrate and measure a model; also return its uncertainty on the test rows."""
+    row: dict[str, Any] = {"fit s": _time(lambda: model.fit(*split.train))}
+    rows, target = split.test
+    if isinstance(model, CalibratedModel):
+        model.calibrate(*split.held)
+    if plain_seconds is not None:
+        row["predict ×"] = _time_median(lambda: _assess_once(model, rows, coverage)) / plain_seconds
+    answer = assess_model(model, rows, coverage=coverage)
+    classes = model.classes_ if isinstance(model, ClassificationMixin) and answer.prediction_set is not None else None
+    return row | measure_assessment(answer, target, coverage=coverage, classes=classes), answer.uncertainty
+
+
+def _assess_once(model: Any, rows: Any, coverage: float) -> None:
+    if isinstance(model, CalibratedModel):
+        model.assess(rows, coverage=coverage)
+    else:
+        model.predict(rows)
+        model.predict_uncertainty(rows)
+
+
+def _time(work: Callable[[], Any]) -> float:
+    """Return the seconds that some work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _time_median(work: Callable[[], Any]) -> float:
+    """Return the median time of work that was done once before, to fill the caches."""
+    work()
+    return float(np.median([_time(work) for _ in range(_N_TIMINGS)]))
 
 
 def _check_methods(methods: Any) -> None:
@@ -195,24 +246,24 @@ def _check_methods(methods: Any) -> None:
         if missing or isinstance(model, type):
             raise InvalidTypeError(
                 f"The method {name!r} of compare must be an instance with {', '.join(needed)}. Got {model!r}, without "
-                f"{', '.join(missing) or 'having been made'}. A plain regressor becomes HCMRegressor(model)."
+                f"{', '.join(missing) or 'being an instance'}. A plain regressor becomes HCMRegressor(model)."
             )
 
 
-def _are_for_classes(methods: Mapping[str, Any], y: Any) -> bool:
-    """Whether classes are compared; where no method says (FrozenHead takes both), a target of floats is of numbers."""
+def _have_classes(methods: Mapping[str, Any], y: Any) -> bool:
+    """Return whether classes are compared; if no method says (FrozenHead takes both), a target of floats is numbers."""
     for_classes = [name for name, model in methods.items() if isinstance(model, Detector) or is_classifier(model)]
     for_numbers = [name for name, model in methods.items() if is_regressor(model)]
     if for_classes and for_numbers:
         raise InvalidInputError(
             f"Expected methods for classes, or methods for numbers. Got both: {', '.join(for_classes)} and "
-            f"{', '.join(for_numbers)}. Compare them apart."
+            f"{', '.join(for_numbers)}. Compare them separately."
         )
     return bool(for_classes) or not (for_numbers or np.asarray(y).dtype.kind == "f")
 
 
-def _named_sets(X_shifted: Any) -> dict[str, Any]:
-    """The shifted sets by the names of their columns."""
+def _name_shifted_sets(X_shifted: Any) -> dict[str, Any]:
+    """Return the shifted sets by the names of their columns."""
     if X_shifted is None:
         return {}
     if not isinstance(X_shifted, Mapping):
@@ -220,18 +271,18 @@ def _named_sets(X_shifted: Any) -> dict[str, Any]:
     return {f"AUROC {name}": rows for name, rows in X_shifted.items()}
 
 
-def _checked_target(y: Any, *, classes: bool) -> Any:
+def _check_target(y: Any, *, classes: bool) -> Any:
     check_target_given("compare", y)
     return check_labels("compare", y) if classes else check_regression_target("compare", y)
 
 
-def _checked_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> Rows | None:
-    """The user's own test rows, of the same kind as the others; None where there are none."""
+def _check_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> Rows | None:
+    """Return the user's own test rows, of the same kind as the others; None if there are none."""
     if X_test is None and y_test is None:
         return None
     if X_test is None or y_test is None:
         raise InvalidInputError("Expected X_test and y_test together. Got one of them. Pass both, or neither.")
-    target, other = (_checked_target(values, classes=classes) for values in (y_test, y))
+    target, other = (_check_target(values, classes=classes) for values in (y_test, y))
     check_same_length(X_test, target)
     is_text = [values.dtype.kind in "OUS" for values in (target, other)]
     if target.shape[1:] != other.shape[1:] or is_text[0] != is_text[1]:
@@ -245,7 +296,7 @@ def _checked_test(X_test: Any, y_test: Any, y: Any, *, classes: bool) -> Rows | 
 def _split(
     X: Any, y: Any, test: Rows | None, sizes: tuple[float, float], *, random_state: int | None, stratify: bool
 ) -> Split:
-    """`sizes` are the shares of the calibration and of the test rows."""
+    """Split the rows; `sizes` are the shares of the calibration and of the test rows."""
     calibration_size, test_size = sizes
     check_number("compare", "calibration_size", calibration_size, above=0, below=1)
     check_number("compare", "test_size", test_size, above=0, below=1)
@@ -256,7 +307,7 @@ def _split(
         kept, held, kept_y, held_y = train_test_split(*rows, test_size=size, stratify=labels, random_state=random_state)
         return (kept, kept_y), (held, held_y)
 
-    with wrap_errors("compare cannot split the rows (where the target is of numbers, pass it as floats): "):
+    with wrap_errors("compare cannot split the rows (pass a numeric target as floats): "):
         if test is not None:
             return Split(*cut((X, y), calibration_size), test)
         if calibration_size + test_size >= 1:
@@ -274,8 +325,8 @@ def _check_enough(n_calibration: int, coverage: float) -> None:
         )
 
 
-def _candidates(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> list[Any]:
-    """The plain models to try, the first that can be fitted being taken."""
+def _list_plain_models(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> list[Any]:
+    """Return the plain models to try; the first that can be fitted is used."""
     kind = is_classifier if classes else is_regressor
 
     def fits(model: Any) -> bool:
@@ -285,7 +336,7 @@ def _candidates(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> lis
     if plain is not None:
         if not fits(plain):
             wanted = "a classifier" if classes else "a regressor"
-            raise InvalidTypeError(f"The 'plain' parameter of compare must be {wanted}, made. Got {plain!r}.")
+            raise InvalidTypeError(f"The 'plain' parameter of compare must be {wanted}, as an instance. Got {plain!r}.")
         return [plain]
     backbones = [getattr(model, "estimator", None) for model in methods.values()]
     return [*filter(fits, backbones), default_classifier() if classes else make_default_backbone()]
@@ -294,15 +345,15 @@ def _candidates(plain: Any, methods: Mapping[str, Any], *, classes: bool) -> lis
 def _add_plain(
     result: Comparison, candidates: list[Any], split: Split, random_state: int | None
 ) -> tuple[Any, float | None]:
-    """The fitted plain model and the time of its prediction; no time where none could be fitted."""
+    """Return the fitted plain model and the time of its prediction; no time if none could be fitted."""
     for candidate in candidates:
         model = set_random_states("compare", clone(candidate), random_state)
         try:
-            fit_seconds = seconds_of(lambda model=model: model.fit(*split.train))
-            seconds = median_seconds(lambda model=model: model.predict(split.test[0]))
-            error, _ = row_errors(split.test[1], model.predict(split.test[0]))
+            fit_seconds = _time(lambda model=model: model.fit(*split.train))
+            seconds = _time_median(lambda model=model: model.predict(split.test[0]))
+            error = compute_error(split.test[1], np.asarray(model.predict(split.test[0])))
         except Exception as problem:
-            result.failures[_PLAIN] = _told(problem)
+            result.failures[_PLAIN] = _format_error(problem)
             continue
         result.failures.pop(_PLAIN, None)
         result.rows.append({"method": _PLAIN, "fit s": fit_seconds, "predict ×": 1.0, "error": error})
@@ -314,20 +365,20 @@ def _add_plain(
 def _add_shifted(result: Comparison, name: str, shifted: dict[str, Any], uncertainty: Floats) -> None:
     for column, rows in shifted.items():
         try:
-            strange = result.models[name].predict_uncertainty(rows)
-            result.rows[-1][column] = metrics.auroc(uncertainty, strange)
+            shifted_uncertainty = result.models[name].predict_uncertainty(rows)
+            result.rows[-1][column] = metrics.auroc(uncertainty, shifted_uncertainty)
         except Exception as error:
-            result.failures[f"{name}, {column}"] = _told(error)
+            result.failures[f"{name}, {column}"] = _format_error(error)
 
 
-def _told(error: Exception) -> str:
-    """In one line, because it goes into a table."""
+def _format_error(error: Exception) -> str:
+    """Return the error in one line, because it goes into a table."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextmanager
-def _bar(wanted: bool, n_steps: int) -> Generator[Callable[[str], None]]:
-    """Something to call after each step; a bar where it is wanted, there is a terminal, and Rich is installed."""
+def _show_bar(wanted: bool, n_steps: int) -> Generator[Callable[[str], None]]:
+    """Yield a function to call after each step; it moves a bar if one is wanted and there is a terminal and Rich."""
     if not (wanted and sys.stderr.isatty() and find_spec("rich")):
         yield lambda name: None
         return

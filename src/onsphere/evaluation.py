@@ -1,103 +1,178 @@
-"""What `compare` measures of one fitted method: time, error, and what its uncertainty is worth."""
+"""Measure a model on rows with known targets: errors, coverage, and how well its uncertainty ranks the errors."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onsphere import metrics
 from onsphere._internal.validation import Floats
 from onsphere.assessment import Assessment
+from onsphere.calibration import covered_share_range
+from onsphere.models import CalibratedModel, RegressionMixin
 
-__all__ = ["Rows", "Split", "measured", "measured_answer", "median_seconds", "row_errors", "seconds_of"]
-
-Rows = tuple[Any, Any]
-N_TIMINGS = 3
-
-
-class Split(NamedTuple):
-    """Rows with their targets."""
-
-    train: Rows
-    held: Rows
-    test: Rows
+__all__ = ["assess_model", "compute_error", "compute_row_errors", "evaluate", "find_covered", "measure_assessment"]
 
 
-def measured(
-    model: Any, split: Split, coverage: float, *, plain_seconds: float | None
-) -> tuple[dict[str, Any], Assessment]:
-    """Fit, calibrate and measure; also what the model says of the test rows."""
-    row: dict[str, Any] = {"fit s": seconds_of(lambda: model.fit(*split.train))}
-    if hasattr(model, "calibrate"):
-        model.calibrate(*split.held)
-    if plain_seconds is not None:
-        row["predict ×"] = median_seconds(lambda: _answer(model, split.test[0], coverage)) / plain_seconds
-    figures, answer = measured_answer(model, split.test, coverage)
-    return row | figures, answer
+def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure error, coverage, and how well the uncertainty ranks the errors, on rows that the model has not seen.
 
+    Parameters
+    ----------
+    model : calibrated model
+    X, y : rows with known targets
+    coverage : float in (0, 1), default 0.9
+    targets : sequence of str, optional
+        The names of several outputs, for figures of each.
 
-def measured_answer(model: Any, test: Rows, coverage: float) -> tuple[dict[str, Any], Assessment]:
-    """The error of a fitted model on some rows and what its uncertainty is worth, beside what it said of them."""
-    rows, target = test
-    row: dict[str, Any] = {}
-    answer = _answer(model, rows, coverage)
-    row["error"], errors = row_errors(target, answer.value)
-    if np.ptp(errors) > 0 and np.ptp(answer.uncertainty) > 0:
-        row["Spearman"] = metrics.spearman(errors, answer.uncertainty)
-    if answer.prediction_set is not None:
-        row |= _set_figures(answer.prediction_set, target, model.classes_)
-    elif answer.lower is not None:
-        row |= _interval_figures(model, answer, test, coverage)
-    return row, answer
+    Returns
+    -------
+    dict
+        rows; error (root mean square over all outputs, or the share of wrong classes) and, for numbers, mean absolute
+        error, and mean error of a row (for several outputs, the root mean square over them); asked and measured
+        coverage (of all outputs at once), with the range in which the latter lies with 95 % probability if the promise
+        holds; width of intervals or sets; Spearman of uncertainty with error; with a threshold the share of accepted
+        rows, and the mean error of accepted and rejected ones; for several outputs the figures of each.
 
-
-def _answer(model: Any, rows: Any, coverage: float) -> Assessment:
-    if hasattr(model, "assess"):
-        return model.assess(rows, coverage=coverage)
-    return Assessment(np.asarray(model.predict(rows)), np.asarray(model.predict_uncertainty(rows), dtype=np.float64))
-
-
-def row_errors(target: Any, value: Any) -> tuple[float, Floats]:
-    """The error of a table, and that of each row; targets of numbers are floats, and all others classes."""
-    if target.dtype.kind != "f":
-        wrong = (np.asarray(value) != target).astype(np.float64)
-        return float(wrong.mean()), wrong
-    each = metrics.sample_rmse(target, value)
-    return float(np.sqrt(np.mean(each**2))), each
-
-
-def _interval_figures(model: Any, answer: Assessment, test: Rows, coverage: float) -> dict[str, float]:
-    """Of each output by itself, averaged."""
-    rows, target = test
-    if hasattr(model, "predict_interval"):
-        interval = model.predict_interval(rows, coverage=coverage, simultaneous=False)
-        lower, upper = interval[..., 0], interval[..., 1]
-    else:
-        lower, upper = np.asarray(answer.lower), np.asarray(answer.upper)
-    truth, lower, upper = (values.reshape(len(target), -1) for values in (target, lower, upper))
-    outputs = zip(truth.T, lower.T, upper.T, strict=True)
-    return {
-        "coverage": float(np.mean((lower <= truth) & (truth <= upper))),
-        "width": float(np.mean(upper - lower)),
-        "Winkler": float(np.mean([metrics.winkler_score(*output, coverage=coverage) for output in outputs])),
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from onsphere import HCMRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = HCMRegressor(random_state=0).fit(X[:250], y[:250]).calibrate(X[250:350], y[250:350])
+    >>> figures = evaluate(model, X[350:], y[350:])
+    >>> figures["rows"], figures["coverage_asked"], 0.8 < figures["coverage"] < 1
+    (92, 0.9, True)
+    """
+    target = np.asarray(y)
+    result: Any = model.assess(X, coverage=coverage)
+    errors = compute_row_errors(target, result.value)
+    classes = None if result.prediction_set is None else model.classes_
+    covered = find_covered(result, target, classes).reshape(len(target), -1)
+    chance = covered_share_range(len(target), len(model.calibration_), coverage, level=0.05)
+    figures: dict[str, Any] = {"rows": len(target), "error": compute_error(target, result.value)}
+    if classes is None:
+        alone = measure_assessment(_use_separate_intervals(model, X, result, coverage), target, coverage=coverage)
+        figures |= {
+            "mean_absolute_error": float(np.mean(np.abs(result.value - target))),
+            "mean_error": float(np.mean(errors)),
+            "winkler": alone["Winkler"],
+        }
+    figures |= {
+        "coverage_asked": coverage,
+        "coverage": float(covered.all(axis=1).mean()),
+        "coverage_by_chance": list(chance),
+        "width": _compute_width(result),
+        "spearman": _compute_spearman(errors, result.uncertainty),
     }
+    if len(errors) > 1:
+        figures["aurc"] = metrics.aurc(errors, result.uncertainty)
+    if result.accepted is not None:
+        figures |= {
+            "accepted": float(result.accepted.mean()),
+            "error_accepted": _compute_mean(errors[result.accepted]),
+            "error_rejected": _compute_mean(errors[~result.accepted]),
+        }
+    if target.ndim == 2:
+        names = targets or [f"output {place}" for place in range(target.shape[1])]
+        figures["targets"] = dict(zip(names, _measure_outputs(result, target, covered), strict=True))
+    return figures
 
 
-def _set_figures(prediction_set: Any, target: Any, classes: Any) -> dict[str, float]:
-    """A class that was never trained on is in no set."""
-    held = (prediction_set & (target[:, None] == classes)).any(axis=1)
-    return {"coverage": float(np.mean(held)), "width": float(np.mean(prediction_set.sum(axis=1)))}
+def assess_model(model: Any, X: Any, *, coverage: float) -> Assessment:
+    """Assess rows, each output in an interval of its own; any object with predict and predict_uncertainty will do."""
+    if not isinstance(model, CalibratedModel):
+        value, uncertainty = np.asarray(model.predict(X)), model.predict_uncertainty(X)
+        return Assessment(value, np.asarray(uncertainty, dtype=np.float64))
+    return _use_separate_intervals(model, X, model.assess(X, coverage=coverage), coverage)
 
 
-def seconds_of(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def _use_separate_intervals(model: Any, X: Any, result: Assessment, coverage: float) -> Assessment:
+    """Replace intervals that hold all outputs of a row at once by those that hold each output by itself."""
+    if result.lower is None or result.value.ndim == 1 or not isinstance(model, RegressionMixin):
+        return result
+    interval = model.predict_interval(X, coverage=coverage, simultaneous=False)
+    return replace(result, lower=interval[..., 0], upper=interval[..., 1])
 
 
-def median_seconds(work: Callable[[], Any]) -> float:
-    work()  # fills the caches
-    return float(np.median([seconds_of(work) for _ in range(N_TIMINGS)]))
+def measure_assessment(
+    result: Assessment, target: Any, *, coverage: float, classes: NDArray[Any] | None = None
+) -> dict[str, float]:
+    """Return the figures that `compare` puts in its table, averaged over outputs, as far as they exist.
+
+    Parameters
+    ----------
+    result : Assessment
+    target : array of floats of shape (n,) or (n, D), or labels of shape (n,)
+    coverage : float
+        Of the intervals or sets.
+    classes : array of shape (C,), optional
+        What the columns of the sets stand for.
+    """
+    figures = {"error": compute_error(target, result.value)}
+    spearman = _compute_spearman(compute_row_errors(target, result.value), result.uncertainty)
+    if spearman is not None:
+        figures["Spearman"] = spearman
+    if result.prediction_set is not None or result.lower is not None:
+        figures["coverage"] = float(np.mean(find_covered(result, target, classes)))
+        figures["width"] = _compute_width(result)
+    if result.lower is not None:
+        columns = (np.asarray(values).reshape(len(target), -1).T for values in (target, result.lower, result.upper))
+        scores = [metrics.winkler_score(*output, coverage=coverage) for output in zip(*columns, strict=True)]
+        figures["Winkler"] = float(np.mean(scores))
+    return figures
+
+
+def compute_error(target: Any, value: Any) -> float:
+    """Return the root mean square error over all outputs, or the share of wrong classes."""
+    errors = compute_row_errors(target, value)
+    return float(np.sqrt(np.mean(errors**2))) if target.dtype.kind == "f" else float(errors.mean())
+
+
+def compute_row_errors(target: Any, value: Any) -> Floats:
+    """Return the error of each row; targets of floats are numbers, and all others are classes."""
+    if target.dtype.kind != "f":
+        return (np.asarray(value) != target).astype(np.float64)
+    return metrics.sample_rmse(target, value)
+
+
+def find_covered(result: Assessment, target: Any, classes: NDArray[Any] | None = None) -> NDArray[np.bool_]:
+    """Return whether each target lies in its interval, in the shape of the target, or each label in its set.
+
+    A class that was never trained on is in no set.
+    """
+    if result.prediction_set is not None:
+        return (result.prediction_set & (target[:, None] == np.asarray(classes))).any(axis=1)
+    return (np.asarray(result.lower) <= target) & (target <= np.asarray(result.upper))
+
+
+def _compute_width(result: Any) -> float:
+    """Return the mean width of the intervals, or the mean number of classes in a set."""
+    if result.prediction_set is not None:
+        return float(result.prediction_set.sum(axis=1).mean())
+    return float(np.mean(result.upper - result.lower))
+
+
+def _compute_spearman(errors: Floats, uncertainty: Floats) -> float | None:
+    """Return the rank correlation, or None if either is constant."""
+    return metrics.spearman(errors, uncertainty) if np.ptp(errors) > 0 and np.ptp(uncertainty) > 0 else None
+
+
+def _compute_mean(errors: Floats) -> float | None:
+    return float(errors.mean()) if len(errors) else None
+
+
+def _measure_outputs(result: Any, target: Any, covered: NDArray[np.bool_]) -> list[dict[str, float]]:
+    """Measure each output by itself, in the intervals that hold all of them at once."""
+    difference = result.value - target
+    columns = {
+        "mean_absolute_error": np.abs(difference).mean(axis=0),
+        "root_mean_square_error": np.sqrt((difference**2).mean(axis=0)),
+        "coverage": covered.mean(axis=0),
+        "width": (result.upper - result.lower).mean(axis=0),
+    }
+    return [{name: float(values[place]) for name, values in columns.items()} for place in range(target.shape[1])]

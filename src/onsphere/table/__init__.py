@@ -6,11 +6,11 @@
 ['number', 'category']
 """
 
+from onsphere.evaluation import evaluate
 from onsphere.table.backbone_choice import BACKBONES
 from onsphere.table.columns import Column, describe_columns
 from onsphere.table.compare import compare_table
 from onsphere.table.encoder import TableEncoder
-from onsphere.table.evaluate import evaluate
 from onsphere.table.files import read_batches, read_table, to_frame
 from onsphere.table.fit import TableFit, fit_table
 from onsphere.table.predict import predict_file

@@ -13,7 +13,7 @@ from sklearn.utils import _safe_indexing
 from onsphere._internal.validation import check_option
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
-from onsphere.evaluation import Split, measured
+from onsphere.evaluation import assess_model, measure_assessment
 from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.models.backbone import make_default_backbone
 from onsphere.table.columns import Column
@@ -161,10 +161,13 @@ def _judged(
     # In units of the spread of each output, so that no output outweighs the others.
     target = np.asarray(y) if classes else _standardized(np.asarray(y, dtype=np.float64), fold[0])
     model = table_model(name, columns, classes=classes, random_state=random_state)
-    parts = Split(*((_safe_indexing(X, rows), target[rows]) for rows in fold))
+    train, held, test = ((_safe_indexing(X, rows), target[rows]) for rows in fold)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said of the chosen one when it is fitted
-        row, answer = measured(model, parts, coverage, plain_seconds=None)
+        warnings.simplefilter("ignore")  # the chosen one gives its warnings when it is fitted
+        model.fit(*train).calibrate(*held)
+        answer = assess_model(model, test[0], coverage=coverage)
+    labels = model.classes_ if isinstance(model, HCMClassifier) else None
+    row = measure_assessment(answer, test[1], coverage=coverage, classes=labels)
     figures = {"error": row["error"], "Spearman": row.get("Spearman", 0.0), "coverage": row["coverage"]}
     if classes:
         truth = target[fold[2]][:, None] == model.classes_  # type: ignore[reportAttributeAccessIssue]

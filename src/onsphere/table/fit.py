@@ -16,11 +16,11 @@ from onsphere.calibration import rows_needed
 from onsphere.decision import AcceptShare, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
+from onsphere.evaluation import evaluate
 from onsphere.table.backbone_choice import BACKBONES, can_choose, choose_backbone, table_model
 from onsphere.table.cells import read_features
 from onsphere.table.columns import Column, check_features, check_frame, describe_columns, listed
 from onsphere.table.encoder import TableEncoder
-from onsphere.table.evaluate import evaluate
 from onsphere.table.rules import apply_rule, check_rule
 from onsphere.table.targets import is_classification, rows_with_target, split_target, without_rare_classes
 
