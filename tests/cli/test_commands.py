@@ -20,7 +20,7 @@ from onsphere.calibration import covered_share_range
 from onsphere.cli import console
 from onsphere.cli import table as table_commands
 from onsphere.persistence import read_manifest
-from onsphere.report.parts import number
+from onsphere.report.formatting import format_number
 from onsphere.table import BACKBONES, backbone_choice, read_table
 from onsphere.table import compare as comparing
 from onsphere.table.model_file import described_columns
@@ -521,11 +521,11 @@ def test_the_terminal_and_the_report_say_the_same(folder):
     run("report", "model.onsphere", "fresh.csv", "--quiet")
     page = (folder / "report.html").read_text().replace("\u202f", "")
     assert f"off by {figures['mean_absolute_error']:.4g} on average" in shown
-    assert f"off by {number(figures['mean_absolute_error'])} on average" in page
+    assert f"off by {format_number(figures['mean_absolute_error'])} on average" in page
     assert f"{figures['coverage']:.1%} of the true values" in page
     low, high = figures["coverage_by_chance"]
     assert f"between {low:.1%} and {high:.1%} would be chance" in page
-    assert f"those are off by {number(figures['error_accepted'])} on average" in page
+    assert f"those are off by {format_number(figures['error_accepted'])} on average" in page
 
 
 def test_a_table_too_small_for_a_report_is_told_before_anything_is_written(folder, houses):

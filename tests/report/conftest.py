@@ -1,4 +1,4 @@
-"""Models and their reports, made once for all tests of this folder, and a way to read a page back."""
+"""Models and their reports, made once for all tests of this folder, and a reader of a page."""
 
 import base64
 import csv
@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor
 from onsphere.report import write_report
-from onsphere.report.judged import Judged
+from onsphere.report.measured_rows import MeasuredRows
 
 
 class Reader(HTMLParser):
@@ -56,7 +56,7 @@ class Reader(HTMLParser):
 
 
 class Report:
-    """A page, the model and the rows it was made of."""
+    """A page, its model and its rows."""
 
     def __init__(self, path, model, X, y):
         self.path, self.model, self.X, self.y = path, model, X, y
@@ -65,8 +65,13 @@ class Report:
         self.page.feed(self.html)
         self.text = "\n".join(self.page.texts)
 
+    def measure(self):
+        """Return the assessment of the rows, and their errors, for one number."""
+        assessment = self.model.assess(self.X)
+        return assessment, np.abs(np.asarray(self.y, dtype=float) - assessment.value)
+
     def table(self, name):
-        """A downloaded file as columns: numbers where all cells are."""
+        """Return a downloaded file as columns; a column is numbers if all its cells are."""
         header, *lines = self.page.downloads[name]
         columns = {}
         for title, *cells in zip(header, *lines, strict=True):
@@ -156,8 +161,8 @@ def rows():
             {"prediction_set": np.ones((n, 2), dtype=bool)} if is_class else {"lower": -np.ones(n), "upper": np.ones(n)}
         )
         confidence = 1 - np.argsort(np.argsort(uncertainty)) / n
-        return Judged(
-            answer=Assessment(np.zeros(n), uncertainty, confidence=confidence, accepted=accepted, **limits),
+        return MeasuredRows(
+            assessment=Assessment(np.zeros(n), uncertainty, confidence=confidence, accepted=accepted, **limits),
             target=np.arange(n) % 2 if is_class else np.zeros((n, 1)) if target is None else target,
             error=error,
             is_covered=np.ones(n, dtype=bool) if covered is None else covered,

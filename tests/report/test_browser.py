@@ -1,4 +1,4 @@
-"""The report in a real Chromium: drawn without a complaint, in light and dark, narrow and wide, and on paper."""
+"""The report in a real Chromium: without errors, in light and dark, narrow and wide, and on paper."""
 
 import csv
 
@@ -9,17 +9,17 @@ EVERY = ["regression", "classification", "several"]
 
 @pytest.fixture
 def show(browser, request):
-    """Open a report; what the browser says and asks for is kept."""
+    """Open a report, and record the messages and requests of the browser."""
     opened = []
 
     def show(name, *, scheme="light", width=1280):
         report = request.getfixturevalue(name)
         page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
         opened.append(page)
-        page.said, page.asked = [], []
-        page.on("console", lambda message: page.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
+        page.messages, page.requests = [], []
+        page.on("console", lambda message: page.messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: page.messages.append(str(error)))
+        page.on("request", lambda request: page.requests.append(request.url))
         page.goto(report.path.as_uri())
         page.report = report
         return page
@@ -30,11 +30,11 @@ def show(browser, request):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_it_is_drawn_without_a_complaint_and_without_a_network(show, name):
+def test_it_opens_without_errors_and_without_a_network(show, name):
     page = show(name)
     page.wait_for_load_state("networkidle")
-    assert page.said == []
-    assert [address for address in page.asked if not address.startswith("data:")] == [page.report.path.as_uri()]
+    assert page.messages == []
+    assert [address for address in page.requests if not address.startswith("data:")] == [page.report.path.as_uri()]
     assert page.locator("h1").count() == 1
     assert page.locator("h2").count() >= 7
     shapes = page.locator("figure svg").evaluate_all("all => all.map(svg => svg.getBoundingClientRect().toJSON())")
@@ -42,7 +42,7 @@ def test_it_is_drawn_without_a_complaint_and_without_a_network(show, name):
     assert all(shape["width"] > 200 and shape["height"] > 60 for shape in shapes)
 
 
-def test_the_page_has_an_outline_for_those_who_do_not_see_it(show):
+def test_the_page_works_with_a_screen_reader_and_the_keyboard(show):
     page = show("regression")
     pictures = page.get_by_role("img")
     assert pictures.count() == page.locator("figure").count()
@@ -55,7 +55,7 @@ def test_the_page_has_an_outline_for_those_who_do_not_see_it(show):
         assert page.locator(link.get_attribute("href")).count() == 1
 
 
-def test_no_text_of_the_drawings_runs_out_of_its_card(show):
+def test_no_text_of_a_picture_leaves_its_card(show):
     for name in EVERY:
         for width in (390, 1280):
             beyond = show(name, width=width).evaluate(
@@ -76,7 +76,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-def test_light_and_dark_can_both_be_read(show, scheme, is_dark):
+def test_light_and_dark_are_both_readable(show, scheme, is_dark):
     page = show("regression", scheme=scheme)
     style = "one => [getComputedStyle(one).color, getComputedStyle(one).backgroundColor, getComputedStyle(one).fill]"
     _, ground, _ = page.locator("body").evaluate(style)
@@ -104,7 +104,7 @@ def test_nothing_is_wider_than_the_screen(show, name, width):
 
 
 @pytest.mark.parametrize("name", ["regression", "classification"])
-def test_every_link_saves_a_file_that_can_be_read(show, name):
+def test_every_link_saves_a_readable_file(show, name):
     page = show(name)
     links = page.locator("a[download]")
     assert links.count() == len(page.report.page.downloads)
@@ -118,7 +118,7 @@ def test_every_link_saves_a_file_that_can_be_read(show, name):
         assert lines == page.report.page.downloads[saved.suggested_filename]
         assert len(lines) > 1
         assert {len(line) for line in lines} == {len(lines[0])}
-    assert page.said == []
+    assert page.messages == []
 
 
 def test_it_can_be_printed_from_a_dark_screen(show):

@@ -1,26 +1,37 @@
-"""The page itself: all sections in one file, written at once or not at all."""
+"""Put all sections on one HTML page, and write the page completely or not at all."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sklearn.pipeline import Pipeline
+
 from onsphere._internal.atomic_files import check_writable, write_atomically
 from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.report.extremes import extremes
-from onsphere.report.features import MOST_FEATURES, read_features
-from onsphere.report.figures import figures
-from onsphere.report.groups import coverage_by_group, least_trusted, ranked_features
-from onsphere.report.judged import NAMELESS, OWNER, Judged, judge
-from onsphere.report.parts import Section, Table, clean, download
-from onsphere.report.shift import shift
-from onsphere.report.summary import about, headline, limits, outputs, tiles, verdicts
+from onsphere.report.elements import Section, make_table
+from onsphere.report.extreme_rows import show_extreme_rows
+from onsphere.report.figures import show_figures
+from onsphere.report.formatting import shorten
+from onsphere.report.measured_rows import MOST_FEATURES, OWNER, UNNAMED, MeasuredRows, measure_rows
+from onsphere.report.row_groups import rank_columns, show_group_coverage, show_least_trusted
+from onsphere.report.shift import show_shift
+from onsphere.report.summary import (
+    describe_limits,
+    describe_model,
+    judge_model,
+    make_output_tables,
+    make_tiles,
+    write_headline,
+)
 
 __all__ = ["write_report"]
 
@@ -40,28 +51,29 @@ def write_report(
     row_names: Any = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write one HTML file that says what a model does and how far to trust it; it needs no network and no script.
+    """Write one HTML file on what a model does and how far to trust it; the page needs no network and no script.
 
     Parameters
     ----------
     model : calibrated model of onsphere
-        Of numbers, one or several, or of classes. Without a threshold, the tables of accepted and rejected rows are
-        left out.
+        A model of one or several numbers, or of classes. Without a threshold, the tables of accepted and rejected
+        rows are left out.
     X : DataFrame or array of shape (n, p)
         At least ten rows that the model has not seen, neither in `fit` nor in `calibrate`.
     y : their targets or labels
     path : str or path
-        Where to write. A file that is there is replaced only when the new one is complete.
+        Where to write. An existing file is replaced only when the new one is complete.
     title, target_name : str, optional
-        By default made of the name of y, if it has one.
+        By default taken from the name of y, if it has one.
     coverage : float in (0, 1), default 0.9
-        Of the intervals or sets.
+        The coverage of the intervals or sets.
     groups : list of column names, optional
-        By whose values coverage is shown. By default the true class and the columns where it differs most.
+        Show coverage by the values of these columns. By default, by the true class and the columns where it differs
+        most.
     X_shifted : DataFrame or array of shape (m, p), optional
         A second table, without targets, to compare with X.
     shifted_name : str, optional
-        What to call it.
+        The name of the second table.
     row_names : sequence of n names, optional
         By default the index of the frame, or 0, 1, ….
     facts : mapping of str to str, optional
@@ -85,112 +97,100 @@ def write_report(
     ...     write_report(model, X[300:], y[300:], f"{folder}/report.html").name
     'report.html'
     """
-    try:
-        import pandas
-    except ImportError:
-        raise missing_extra_error(OWNER, "pandas", "report") from None
-    goal = _checked_path(path)
-    rows = judge(model, X, y, coverage=coverage, target_name=target_name, row_names=row_names, pandas=pandas)
-    names = _checked_groups(groups, rows)
-    known = _checked_facts(facts)
-    features = read_features(rows.frame)
-    ranked = ranked_features(rows, features)
-    # The columns by which trust differs most come first; those that no group was made of come last.
-    told_first = [each.grouping.name for each in ranked]
-    told_first += [name for name in map(str, rows.frame.columns) if name not in set(told_first)]
+    for package in ("pandas", "matplotlib", "jinja2"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise missing_extra_error(OWNER, package, "report") from None
+    from jinja2 import Environment, StrictUndefined
+
+    file = _check_path(path)
+    rows = measure_rows(model, X, y, coverage=coverage, target_name=target_name, row_names=row_names)
+    group_names, checked_facts = _check_groups(groups, rows), _check_facts(facts)
+    ranked = rank_columns(rows)
+    # The columns by which confidence differs most come first; those without groups come last.
+    feature_names = list(dict.fromkeys([grouping.name for grouping in ranked] + [*map(str, rows.frame.columns)]))
     sections = [
-        figures(rows),
-        least_trusted(rows, ranked),
-        extremes(rows, told_first),
-        coverage_by_group(rows, ranked, names),
+        show_figures(rows),
+        show_least_trusted(rows, ranked),
+        show_extreme_rows(rows, feature_names),
+        show_group_coverage(rows, ranked, group_names),
     ]
     if X_shifted is not None:
-        name = "the second table" if shifted_name is None else clean(shifted_name)
-        sections.append(shift(rows, model, X_shifted, name, pandas))
+        name = "the second table" if shifted_name is None else shorten(shifted_name)
+        sections.append(show_shift(rows, model, X_shifted, name))
     if title is None:
-        title = "How far to trust this model" if rows.target_name == NAMELESS else f"Predicting {rows.target_name}"
-    page = {
-        "title": clean(title, longest=200),
-        "headline": headline(rows),
-        "tiles": tiles(rows),
-        "about": about(rows, features),
-        "verdicts": verdicts(rows),
-        "outputs": outputs(rows),
-        "sections": [*sections, _how_made(model, rows, known), limits(rows)],
-    }
-    text = _rendered(page)
-    with write_atomically(goal) as part:
+        title = "How far to trust this model" if rows.target_name == UNNAMED else f"Predicting {rows.target_name}"
+    # Everything is escaped on the page, except for the pictures, whose text matplotlib has escaped.
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = files("onsphere.report").joinpath("page.html").read_text(encoding="utf-8")
+    text = environment.from_string(template).render(
+        title=shorten(title, longest=200),
+        headline=write_headline(rows),
+        tiles=make_tiles(rows),
+        about=describe_model(rows),
+        verdicts=judge_model(rows),
+        outputs=make_output_tables(rows),
+        sections=[*sections, _describe_origin(model, rows, checked_facts), describe_limits(rows)],
+    )
+    with write_atomically(file) as part:
         part.write_bytes(text.encode("utf-8", errors="replace"))
-    return goal
+    return file
 
 
-def _checked_path(path: Any) -> Path:
+def _check_path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(f"The 'path' parameter of {OWNER} must be a str or a path. Got {path!r} instead.")
-    goal = Path(path)
-    check_writable(goal)
-    return goal
+    file = Path(path)
+    check_writable(file)
+    return file
 
 
-def _checked_groups(groups: Any, rows: Judged) -> list[str] | None:
+def _check_groups(groups: Any, rows: MeasuredRows) -> list[str] | None:
     if groups is None:
         return None
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         raise InvalidTypeError(f"The 'groups' parameter of {OWNER} must be a list of column names. Got {groups!r}.")
-    names, known = [str(name) for name in groups], [str(name) for name in rows.frame.columns]
-    missing = [name for name in names if name not in known]
-    if missing:
+    names, columns = [str(name) for name in groups], [str(name) for name in rows.frame.columns]
+    unknown = [name for name in names if name not in columns]
+    if unknown:
         raise InvalidInputError(
-            f"Expected groups that are columns of X. Got {', '.join(missing)}. Choose among {', '.join(known[:20])}"
-            f"{' …' if len(known) > 20 else ''}."
+            f"Expected groups that are columns of X. Got {', '.join(unknown)}. Choose among {', '.join(columns[:20])}"
+            f"{' …' if len(columns) > 20 else ''}."
         )
     return names
 
 
-def _checked_facts(facts: Any) -> dict[str, str]:
+def _check_facts(facts: Any) -> dict[str, str]:
     if facts is None:
         return {}
     if not isinstance(facts, Mapping):
         raise InvalidTypeError(
-            f"The 'facts' parameter of {OWNER} must be a mapping of names to words. Got {facts!r}. "
+            f"The 'facts' parameter of {OWNER} must be a mapping of names to values. Got {facts!r}. "
             "Pass for example {'file': 'wafers.csv'}."
         )
     return {str(name): str(value) for name, value in facts.items()}
 
 
-def _how_made(model: Any, rows: Judged, facts: dict[str, str]) -> Section:
-    rule = getattr(model, "_rule", None)
-    backbone = type(model.estimator_).__name__
-    if hasattr(model.estimator_, "steps"):
-        backbone = " → ".join(type(step).__name__ for _, step in model.estimator_.steps)
+def _describe_origin(model: Any, rows: MeasuredRows, facts: dict[str, str]) -> Section:
+    backbone = model.estimator_
+    steps = [step for _, step in backbone.steps] if isinstance(backbone, Pipeline) else [backbone]
+    versions = [f"{name} {version(name)}" for name in ("onsphere", "scikit-learn", "numpy")]
     lines = {
         "Model": type(model).__name__,
-        "Backbone": backbone,
+        "Backbone": " → ".join(type(step).__name__ for step in steps),
         "Rows of this report": f"{len(rows) + rows.n_left_out:,}",
         "Calibrated on": f"{rows.n_calibration:,} rows",
-        "Accepts": "every row; no threshold is set" if rule is None else f"{rule}",
-        "Versions": ", ".join(
-            [f"{name} {version(name)}" for name in ("onsphere", "scikit-learn", "numpy")]
-            + [f"Python {platform.python_version()}"]
-        ),
+        "Accepts": "every row; no threshold is set" if model._rule is None else f"{model._rule}",
+        "Versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
     }
     lines |= facts
     if rows.frame.shape[1] > MOST_FEATURES:
         lines["Columns looked at"] = f"{MOST_FEATURES:,} of {rows.frame.shape[1]:,}, evenly spread"
-    cells = [[clean(name), clean(value, longest=400)] for name, value in lines.items()]
-    columns = {"what": list(lines), "value": list(lines.values())}
-    table = Table(
-        "Where the figures of this report come from.", ["", ""], cells, [False, False], download("made", columns)
-    )
-    return Section("made", "How it was made", [], [], [table])
-
-
-def _rendered(page: dict[str, Any]) -> str:
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError:
-        raise missing_extra_error(OWNER, "jinja2", "report") from None
-    # All that is put into the page is escaped, except for the drawings, which are made of escaped text.
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = files("onsphere.report").joinpath("page.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(page)
+    columns: dict[str, Any] = {
+        "what": (list(lines), shorten),
+        "value": (list(lines.values()), partial(shorten, longest=400)),
+    }
+    table = make_table("made", "Where the figures of this report come from.", columns)
+    # The two columns need no header.
+    return Section("made", "How it was made", [], tables=[table._replace(columns=[])])

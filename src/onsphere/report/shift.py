@@ -6,196 +6,195 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.metrics import roc_curve
 
 from onsphere import metrics, plots
 from onsphere._internal.validation import Floats
+from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError
-from onsphere.report.chance import LEVEL
-from onsphere.report.features import Feature, as_frame, is_missing, read_features
-from onsphere.report.judged import FEWEST_ROWS, Judged
-from onsphere.report.parts import Picture, Section, Table, clean, download, number, percent
-from onsphere.report.svg import draw, two_histograms
+from onsphere.metrics._checks import pick_evenly
+from onsphere.report.elements import Picture, Section, Table, draw_picture, make_table, style_axes
+from onsphere.report.formatting import format_number, format_percent, shorten
+from onsphere.report.measured_rows import (
+    CHANCE_LEVEL,
+    FEWEST_ROWS,
+    OWNER,
+    Feature,
+    MeasuredRows,
+    read_features,
+    to_frame,
+)
 
-__all__ = ["shift"]
+__all__ = ["ColumnShift", "compare_columns", "show_shift"]
 
 MOST_COLUMNS, N_BINS, N_POINTS = 15, 30, 500
 
 
-def shift(rows: Judged, model: Any, X_shifted: Any, name: str, pandas: Any) -> Section:
-    """Uncertainties and columns of two tables side by side."""
-    other_answer = model.assess(X_shifted, coverage=rows.coverage)
-    if len(other_answer) < FEWEST_ROWS:
-        raise InvalidInputError(
-            f"write_report needs at least {FEWEST_ROWS} rows in X_shifted. Got {len(other_answer)}. Pass more rows."
-        )
-    here, there = _comparable(rows.answer.uncertainty, other_answer.uncertainty)
-    moved = _moved(rows.frame, as_frame(model, X_shifted, pandas))
-    words = [_words(rows, other_answer, here, there, name), _on_columns(moved)]
-    pictures = [_histograms(here, there, name), _roc(here, there, name)]
-    return Section("shift", f"Compared with {name}", words, pictures, [_table(moved)])
+class ColumnShift(NamedTuple):
+    """How far a column has moved: from 0, not at all, to 1, no value in common.
 
-
-def _comparable(here: Floats, there: Floats) -> tuple[Floats, Floats]:
-    """Rows that nothing can be said about are the most uncertain of all."""
-    finite = there[np.isfinite(there)]
-    top = float(np.concatenate([here, finite]).max())
-    return here, np.where(np.isfinite(there), there, np.nextafter(top, np.inf))
-
-
-def _words(rows: Judged, other: Any, here: Floats, there: Floats, name: str) -> str:
-    from scipy.stats import mannwhitneyu
-
-    score = metrics.auroc(here, there)
-    chance = float(mannwhitneyu(here, there).pvalue) if np.ptp(np.concatenate([here, there])) > 0 else 1.0
-    if chance >= LEVEL:
-        found = "The model is about as sure of these rows as of those of this report"
-    else:
-        found = f"The model is {'less' if score > 0.5 else 'more'} sure of these rows than of those of this report"
-    odds = "p < 0.001" if chance < 0.001 else f"p = {number(chance, digits=2)}"
-    text = (
-        f"{found}: a row of {name}, picked at random, is the more uncertain one of a pair in {percent(score)} of the "
-        f"cases (50\u202f% means no difference; {odds}, {len(there):,} rows against {len(here):,})."
-    )
-    if rows.answer.accepted is None:
-        return text
-    before, after = (percent(float(np.mean(each))) for each in (rows.answer.accepted, other.accepted))
-    return f"{text} It accepts {after} of them, and {before} of those of this report."
-
-
-def _histograms(here: Floats, there: Floats, name: str) -> Picture:
-    both = np.concatenate([here, there])
-    # A few rows far away must not press all others into one bar.
-    low, high = float(both.min()), float(np.quantile(both, 0.99))
-    edges = np.linspace(low, high if high > low else low + 1.0, N_BINS + 1)
-    shares = [np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in (here, there)]
-    names = ["this report", clean(name, longest=30)]
-    columns = {"from": edges[:-1], "to": [*edges[1:-1], float(both.max())]}
-    return Picture(
-        title="Uncertainty in both tables",
-        reading="Where the outline lies to the right of the filled shape, the model is less sure of the second table. "
-        "The last bar holds all rows beyond, too.",
-        svg=draw("shift-histogram", lambda ax: two_histograms(ax, edges, shares, names, x="Uncertainty")),
-        download=download(
-            "shift-histogram", columns | {f"share of {names[0]}": shares[0], "share of the second": shares[1]}
-        ),
-    )
-
-
-def _roc(here: Floats, there: Floats, name: str) -> Picture:
-    from sklearn.metrics import roc_curve
-
-    is_out = np.repeat([0.0, 1.0], [len(here), len(there)])
-    false_alarms, found, _ = roc_curve(is_out, np.concatenate([here, there]))
-    shown = np.unique(np.linspace(0, len(found) - 1, min(len(found), N_POINTS)).astype(np.intp))
-
-    def paint(ax: Any) -> None:
-        plots.roc(here, there, ax=ax).set(xlabel="Share of this report flagged", ylabel="Share of the second flagged")
-
-    return Picture(
-        title="Can they be told apart?",
-        reading=f"On the dashed line it cannot; the further the curve bends to the upper left, the more {clean(name)} "
-        "differs, and the better a limit on the uncertainty would find its rows.",
-        svg=draw("shift-roc", paint),
-        download=download(
-            "shift-roc", {"share flagged": false_alarms[shown], "share of the second flagged": found[shown]}
-        ),
-    )
-
-
-class _Moved(NamedTuple):
-    """How far a column has moved: 0 not at all, 1 no value in common; and how often chance would do that."""
+    `p_value` is how often chance alone moves a column as far.
+    """
 
     name: str
     distance: float
-    chance: float
+    p_value: float
     missing_before: float
     missing_after: float
 
 
-def _moved(before: Any, after: Any) -> list[_Moved]:
-    pairs = zip(read_features(before), read_features(after), strict=True)
-    found = [_column(first, second) for first, second in pairs]
-    return sorted(found, key=lambda each: -each.distance)
-
-
-def _column(before: Feature, after: Feature) -> _Moved:
-    first, second = _known(before), _known(after)
-    n_gone = [len(before.values) - len(first), len(after.values) - len(second)]
-    # That values have begun to be missing, or have ceased to, is a move as well.
-    moves = [_levels(Counter(known=len(first), gone=n_gone[0]), Counter(known=len(second), gone=n_gone[1]))]
-    if len(first) and len(second):
-        if "category" in (before.kind, after.kind):
-            moves.append(_levels(Counter(map(str, first)), Counter(map(str, second))))
-        else:
-            moves.append(_numbers(first, second))
-    return _Moved(
-        name=before.name,
-        distance=max(distance for distance, _ in moves),
-        chance=min(len(moves) * min(chance for _, chance in moves), 1.0),
-        missing_before=n_gone[0] / len(before.values),
-        missing_after=n_gone[1] / len(after.values),
+def show_shift(rows: MeasuredRows, model: Any, X_shifted: Any, name: str) -> Section:
+    """Compare the uncertainties and the columns of two tables."""
+    other = model.assess(X_shifted, coverage=rows.coverage)
+    if len(other) < FEWEST_ROWS:
+        raise InvalidInputError(
+            f"{OWNER} needs at least {FEWEST_ROWS} rows in X_shifted. Got {len(other)}. Pass more rows."
+        )
+    here, there = rows.assessment.uncertainty, _replace_infinite(rows.assessment.uncertainty, other.uncertainty)
+    features = zip(read_features(rows.frame), read_features(to_frame(model, X_shifted)), strict=True)
+    shifts = sorted((compare_columns(*pair) for pair in features), key=lambda shift: -shift.distance)
+    moved = [shift.name for shift in shifts if shift.p_value < CHANCE_LEVEL / len(shifts)]
+    columns_text = "No column has moved by more than chance."
+    if moved:
+        names = ", ".join(shorten(each) for each in moved[:5])
+        more = f" and {len(moved) - 5} more" if len(moved) > 5 else ""
+        columns_text = f"{len(moved)} of {len(shifts)} columns have moved by more than chance: {names}{more}."
+    return Section(
+        "shift",
+        f"Compared with {name}",
+        [_describe_uncertainty(rows, other, here, there, name), columns_text],
+        [_draw_histograms(here, there, name), _draw_roc(here, there, name)],
+        [_make_shift_table(shifts, set(moved))],
     )
 
 
-def _known(feature: Feature) -> Any:
-    return feature.values[~is_missing(feature)]
+def _replace_infinite(here: Floats, there: Floats) -> Floats:
+    """Make rows without a finite uncertainty the most uncertain of all."""
+    is_finite = np.isfinite(there)
+    top = float(np.concatenate([here, there[is_finite]]).max())
+    return np.where(is_finite, there, np.nextafter(top, np.inf))
 
 
-def _numbers(first: Any, second: Any) -> tuple[float, float]:
-    """Kolmogorov and Smirnov's largest gap between the two distributions."""
+def _describe_uncertainty(rows: MeasuredRows, other: Assessment, here: Floats, there: Floats, name: str) -> str:
+    from scipy.stats import mannwhitneyu
+
+    score = metrics.auroc(here, there)
+    p_value = float(mannwhitneyu(here, there).pvalue) if np.ptp(np.concatenate([here, there])) > 0 else 1.0
+    found = "The model is about as sure of these rows as of those of this report"
+    if p_value < CHANCE_LEVEL:
+        found = f"The model is {'less' if score > 0.5 else 'more'} sure of these rows than of those of this report"
+    odds = "p < 0.001" if p_value < 0.001 else f"p = {format_number(p_value, digits=2)}"
+    text = (
+        f"{found}: a random row of {name} is more uncertain than a random row of this report in "
+        f"{format_percent(score)} of the cases (50\u202f% means no difference; {odds}, {len(there):,} rows against "
+        f"{len(here):,})."
+    )
+    if rows.assessment.accepted is None or other.accepted is None:
+        return text
+    before, after = (format_percent(float(np.mean(each))) for each in (rows.assessment.accepted, other.accepted))
+    return f"{text} It accepts {after} of them, and {before} of those of this report."
+
+
+def _draw_histograms(here: Floats, there: Floats, name: str) -> Picture:
+    both = np.concatenate([here, there])
+    # A few rows far away must not squeeze all others into one bar.
+    low, high = float(both.min()), float(np.quantile(both, 0.99))
+    edges = np.linspace(low, high if high > low else low + 1.0, N_BINS + 1)
+    first, second = (np.histogram(np.minimum(each, edges[-1]), edges)[0] / len(each) for each in (here, there))
+
+    def draw(ax: Any) -> None:
+        ax.stairs(first, edges, fill=True, color=plots.BLUE, alpha=0.45, label="this report")
+        ax.stairs(second, edges, color=plots.VERMILLION, linewidth=2, label=shorten(name, longest=30))
+        style_axes(ax, "Uncertainty", "Share of rows")
+        ax.margins(y=0.25)
+        ax.legend(loc="upper right", **plots.LEGEND)
+
+    return draw_picture(
+        "shift-histogram",
+        draw,
+        {
+            "from": edges[:-1],
+            "to": [*edges[1:-1], float(both.max())],
+            "share of this report": first,
+            "share of the second": second,
+        },
+        title="Uncertainty in both tables",
+        reading="Where the outline lies to the right of the filled shape, the model is less sure of the second table. "
+        "The last bar also holds all rows beyond it.",
+    )
+
+
+def _draw_roc(here: Floats, there: Floats, name: str) -> Picture:
+    is_second = np.repeat([0.0, 1.0], [len(here), len(there)])
+    false_alarms, found, _ = roc_curve(is_second, np.concatenate([here, there]))
+    shown = pick_evenly(false_alarms, N_POINTS)
+
+    def draw(ax: Any) -> None:
+        plots.roc(here, there, ax=ax).set(xlabel="Share of this report flagged", ylabel="Share of the second flagged")
+
+    return draw_picture(
+        "shift-roc",
+        draw,
+        {"share flagged": false_alarms[shown], "share of the second flagged": found[shown]},
+        title="Can it separate them?",
+        reading="On the dashed line it cannot. The further the curve bends to the upper left, the more "
+        f"{shorten(name)} differs, and the better a limit on the uncertainty would find its rows.",
+    )
+
+
+def compare_columns(before: Feature, after: Feature) -> ColumnShift:
+    """Return how far a column has moved."""
+    missing = [feature.is_missing for feature in (before, after)]
+    first, second = (each.values[~gone] for each, gone in zip((before, after), missing, strict=True))
+    # A change in how many values are missing is a move as well.
+    moves = [_compare_levels(*(Counter(gone.tolist()) for gone in missing))]
+    if len(first) and len(second):
+        if "category" in (before.kind, after.kind):
+            moves.append(_compare_levels(Counter(map(str, first)), Counter(map(str, second))))
+        else:
+            moves.append(_compare_numbers(first, second))
+    return ColumnShift(
+        name=before.name,
+        distance=max(distance for distance, _ in moves),
+        p_value=min(len(moves) * min(p_value for _, p_value in moves), 1.0),
+        missing_before=float(missing[0].mean()),
+        missing_after=float(missing[1].mean()),
+    )
+
+
+def _compare_numbers(first: Floats, second: Floats) -> tuple[float, float]:
+    """Return the largest gap between two distributions (Kolmogorov and Smirnov), and its p-value."""
     from scipy.stats import ks_2samp
 
     found: Any = ks_2samp(first, second, method="asymp")
     return float(found.statistic), float(found.pvalue)
 
 
-def _levels(first: Counter[str], second: Counter[str]) -> tuple[float, float]:
-    """Total variation: the share of rows that would have to change their level."""
+def _compare_levels(first: Counter[Any], second: Counter[Any]) -> tuple[float, float]:
+    """Return the share of rows that would have to change their level (total variation), and its p-value."""
     from scipy.stats import chi2_contingency
 
-    names = sorted(+(first | second))
-    if len(names) < 2:
+    levels = sorted(first | second)
+    if len(levels) < 2:
         return 0.0, 1.0
-    table = np.array([[count[name] for name in names] for count in (first, second)], dtype=np.float64)
+    table = np.array([[count[level] for level in levels] for count in (first, second)], dtype=np.float64)
     shares = table / table.sum(axis=1, keepdims=True)
     found: Any = chi2_contingency(table, correction=False)
     return float(0.5 * np.abs(shares[0] - shares[1]).sum()), float(found.pvalue)
 
 
-def _on_columns(moved: list[_Moved]) -> str:
-    beyond = [each for each in moved if _is_beyond(each, moved)]
-    if not beyond:
-        return "No column has moved by more than chance."
-    named = ", ".join(clean(each.name) for each in beyond[:5])
-    more = f" and {len(beyond) - 5} more" if len(beyond) > 5 else ""
-    return f"{len(beyond)} of {len(moved)} columns have moved by more than chance: {named}{more}."
-
-
-def _is_beyond(each: _Moved, moved: list[_Moved]) -> bool:
-    return each.chance < LEVEL / len(moved)
-
-
-def _table(moved: list[_Moved]) -> Table:
-    columns: dict[str, list[Any]] = {
-        "column": [each.name for each in moved],
-        "distance": [each.distance for each in moved],
-        "more than chance": ["yes" if _is_beyond(each, moved) else "no" for each in moved],
-        "missing before": [each.missing_before for each in moved],
-        "missing after": [each.missing_after for each in moved],
-    }
-    told = [[clean(name) for name in columns["column"]], [f"{distance:.2f}" for distance in columns["distance"]]]
-    told += [columns["more than chance"]]
-    told += [[percent(share) for share in columns[title]] for title in ("missing before", "missing after")]
+def _make_shift_table(shifts: list[ColumnShift], moved: set[str]) -> Table:
     caption = (
         "Which columns moved most, from 0 (not at all) to 1 (nothing in common): the largest gap between the "
-        "distributions of numbers and dates, or the share of rows that would have to change their level."
+        "distributions of numbers and dates, or the share of rows that would have to change their category."
     )
-    if len(moved) > MOST_COLUMNS:
-        caption += f" The first {MOST_COLUMNS} of {len(moved)}; the CSV file has all."
-    return Table(
-        caption=caption,
-        columns=list(columns),
-        rows=[list(line) for line in zip(*told, strict=True)][:MOST_COLUMNS],
-        is_number=[False, True, False, True, True],
-        download=download("moved-columns", columns),
-    )
+    if len(shifts) > MOST_COLUMNS:
+        caption += f" The first {MOST_COLUMNS} of {len(shifts)}; the CSV file has all."
+    columns: dict[str, Any] = {
+        "column": ([shift.name for shift in shifts], shorten),
+        "distance": ([shift.distance for shift in shifts], "{:.2f}".format),
+        "more than chance": (["yes" if shift.name in moved else "no" for shift in shifts], str),
+        "missing before": ([shift.missing_before for shift in shifts], format_percent),
+        "missing after": ([shift.missing_after for shift in shifts], format_percent),
+    }
+    return make_table("moved-columns", caption, columns, most_rows=MOST_COLUMNS)

@@ -9,90 +9,96 @@ import numpy as np
 from onsphere import metrics
 from onsphere._internal.validation import Floats
 from onsphere.calibration import covered_share_range
-from onsphere.report.chance import LEVEL
-from onsphere.report.features import Feature
-from onsphere.report.judged import Judged
-from onsphere.report.parts import Section, Table, Tile, Verdict, clean, download, number, percent
-from onsphere.sphere.embedding import as_columns
+from onsphere.report.elements import Section, Table, Tile, Verdict, make_table
+from onsphere.report.formatting import format_number, format_percent, shorten
+from onsphere.report.measured_rows import CHANCE_LEVEL, Feature, MeasuredRows
 
-__all__ = ["about", "error_text", "headline", "limits", "outputs", "tiles", "verdicts"]
+__all__ = [
+    "describe_limits",
+    "describe_model",
+    "format_mean_error",
+    "judge_model",
+    "make_output_tables",
+    "make_tiles",
+    "write_headline",
+]
 
-# From which rank correlation (numbers) or AUROC (classes) on the uncertainty tells good rows from bad ones clearly,
-# and loosely.
-_CLEAR, _LOOSE = {True: 0.8, False: 0.3}, {True: 0.65, False: 0.1}
+# The uncertainty is a clear guide to the errors from the first value on, and a loose guide from the second on: of the
+# AUROC for classes (True), and of the rank correlation for numbers (False).
+_GUIDE_LEVELS = {True: (0.8, 0.65), False: (0.3, 0.1)}
+_KINDS = {"number": "of numbers", "category": "of categories", "boolean": "of yes/no", "date": "of dates"}
 
 
-def error_text(rows: Judged, errors: Floats, *, decimals: int = 0) -> str:
-    """The mean error of some rows, as it is said: a share for classes, and a number in the unit of the target."""
-    if len(errors) == 0:
-        return "–"
+def format_mean_error(rows: MeasuredRows, errors: Floats, *, decimals: int = 0) -> str:
+    """Return the mean of some errors as text: a share for classes, and a number in the unit of the target."""
     mean = float(np.mean(errors))
-    return percent(mean, decimals=decimals) if rows.is_class else number(mean)
+    return format_percent(mean, decimals=decimals) if rows.is_class else format_number(mean)
 
 
-def headline(rows: Judged) -> str:
-    """All of it in one breath."""
-    n, error = f"{len(rows):,}", error_text(rows, rows.error, decimals=1)
-    covered = percent(float(np.mean(rows.is_covered)), decimals=1)
-    low, high = (percent(share, decimals=1) for share in _band(rows))
+def write_headline(rows: MeasuredRows) -> str:
+    """Return the whole report in two sentences."""
+    error = format_mean_error(rows, rows.error, decimals=1)
+    covered = format_percent(float(np.mean(rows.is_covered)), decimals=1)
+    promised = format_percent(rows.coverage)
+    low, high = (format_percent(share, decimals=1) for share in _find_chance_range(rows))
     if rows.is_class:
         text = (
-            f"On {n} rows it has not seen, it names the wrong class in {error} of the cases; {covered} of the true "
-            f"classes are in their {percent(rows.coverage)} set (less than {low} would be more than chance)."
+            f"it names the wrong class in {error} of the cases; {covered} of the true classes are in their {promised} "
+            f"set (chance alone rarely goes below {low})."
         )
     else:
-        inside = f"{covered} of the true values lie inside their {percent(rows.coverage)} interval"
+        inside = f"{covered} of the true values lie inside their {promised} interval"
         if len(rows.output_names) > 1:
-            inside = (
-                f"for {covered} of the rows, all outputs lie inside their intervals, {percent(rows.coverage)} promised"
-            )
-        text = (
-            f"On {n} rows it has not seen, predictions are off by {error} on average; {inside} "
-            f"(between {low} and {high} would be chance)."
-        )
-    return f"{text} {_accepting(rows)}".strip()
+            inside = f"for {covered} of the rows, all outputs lie inside their intervals, {promised} promised"
+        text = f"predictions are off by {error} on average; {inside} (chance alone gives {low} to {high})."
+    return f"On {len(rows):,} rows it has not seen, {text} {_describe_acceptance(rows)}".strip()
 
 
-def _accepting(rows: Judged) -> str:
-    accepted = rows.answer.accepted
+def _find_chance_range(rows: MeasuredRows) -> tuple[float, float]:
+    return covered_share_range(len(rows), rows.n_calibration, rows.coverage, level=CHANCE_LEVEL)
+
+
+def _describe_acceptance(rows: MeasuredRows) -> str:
+    accepted = rows.assessment.accepted
     if accepted is None:
         return ""
-    kept, lost = (error_text(rows, rows.error[which], decimals=1) for which in (accepted, ~accepted))
-    share = percent(float(np.mean(accepted)), decimals=1)
     if accepted.all():
         return "It accepts all of these rows."
     if not accepted.any():
         return "It accepts none of these rows."
+    share = format_percent(float(np.mean(accepted)), decimals=1)
+    kept, lost = (format_mean_error(rows, rows.error[which], decimals=1) for which in (accepted, ~accepted))
     if rows.is_class:
         return f"It accepts {share} of the rows; of those {kept} are wrong, of the rejected ones {lost}."
     return f"It accepts {share} of the rows; those are off by {kept} on average, the rejected ones by {lost}."
 
 
-def about(rows: Judged, features: list[Feature]) -> list[str]:
-    """What the model does."""
-    kinds = ["boolean" if _is_boolean(feature) else feature.kind for feature in features]
-    counted = [f"{kinds.count(kind)} {word}" for kind, word in _KINDS.items() if kinds.count(kind)]
+def describe_model(rows: MeasuredRows) -> list[str]:
+    """Return what the model predicts, and from what."""
+    kinds = ["boolean" if _is_boolean(feature) else feature.kind for feature in rows.features]
+    counts = [f"{kinds.count(kind)} {text}" for kind, text in _KINDS.items() if kind in kinds]
     n_columns = rows.frame.shape[1]
     columns = f"{n_columns:,} column{'' if n_columns == 1 else 's'}"
-    if len(counted) == 1:
+    if len(counts) == 1:
         columns += f" {_KINDS[kinds[0]]}"
-    elif len(features) == n_columns:
-        columns += f" ({', '.join(counted)})"
+    elif len(kinds) == n_columns:
+        columns += f" ({', '.join(counts)})"
+    gives = "a number, an interval that should hold the true one"
     if rows.is_class:
-        classes = rows.answer.output_names or ()
-        gives = f"one of {len(classes)} classes, a set of classes that should hold the true one"
+        n_classes = len(rows.assessment.output_names or ())
+        gives = f"one of {n_classes} classes, a set of classes that should hold the true one"
     elif len(rows.output_names) > 1:
-        gives = f"{len(rows.output_names)} numbers, for each an interval, which together should hold the truth"
-    else:
-        gives = "a number, an interval that should hold the true one"
-    first = (
-        f"The model predicts {clean(rows.target_name)} from {columns}. For each row it gives {gives} in "
-        f"{percent(rows.coverage)} of the cases, and an uncertainty: the higher, the less to be trusted."
-    )
-    return [first, *_left_out(rows)]
-
-
-_KINDS = {"number": "of numbers", "category": "of categories", "boolean": "of yes/no", "date": "of dates"}
+        gives = f"{len(rows.output_names)} numbers, an interval for each, which together should hold the truth"
+    paragraphs = [
+        f"The model predicts {shorten(rows.target_name)} from {columns}. For each row it gives {gives} in "
+        f"{format_percent(rows.coverage)} of the cases, and an uncertainty: the higher, the less to be trusted."
+    ]
+    if rows.n_left_out:
+        paragraphs.append(
+            f"{rows.n_left_out:,} further rows lie so far from the training rows that the model has no finite "
+            "prediction for them. It would never accept them; they are left out of everything below."
+        )
+    return paragraphs
 
 
 def _is_boolean(feature: Feature) -> bool:
@@ -100,168 +106,140 @@ def _is_boolean(feature: Feature) -> bool:
     return len(levels) > 0 and levels <= {"True", "False"}
 
 
-def _left_out(rows: Judged) -> list[str]:
-    if rows.n_left_out == 0:
-        return []
-    return [
-        f"{rows.n_left_out:,} further rows lie so far from all it has learned that it has no finite answer for them. "
-        "It would never accept them; they are left out of everything below."
-    ]
-
-
-def tiles(rows: Judged) -> list[Tile]:
-    """A few large figures."""
-    low, high = _band(rows)
-    chance = f"{percent(low)} or more is as promised" if rows.is_class else f"chance: {percent(low)} to {percent(high)}"
-    found = [
+def make_tiles(rows: MeasuredRows) -> list[Tile]:
+    """Return a few large figures."""
+    low, high = (format_percent(share) for share in _find_chance_range(rows))
+    chance = f"{low} or more is as promised" if rows.is_class else f"chance: {low} to {high}"
+    _, guess = _measure_guess(rows)
+    guessing = f"{guess} by guessing the {'most common class' if rows.is_class else 'middle'}"
+    covered = format_percent(float(np.mean(rows.is_covered)))
+    tiles = [
         Tile(f"{len(rows):,}", "rows", "which the model has not seen"),
-        Tile(error_text(rows, rows.error), "wrong" if rows.is_class else "mean error", _compared(rows)),
-        Tile(percent(float(np.mean(rows.is_covered))), f"coverage, {percent(rows.coverage)} promised", chance),
+        Tile(format_mean_error(rows, rows.error), "wrong" if rows.is_class else "mean error", guessing),
+        Tile(covered, f"coverage, {format_percent(rows.coverage)} promised", chance),
     ]
     if rows.is_class:
-        size = float(np.asarray(rows.answer.prediction_set).sum(axis=1).mean())
-        found.append(Tile(number(size), "classes in a set", "on average; 1 is a plain answer"))
+        size = float(np.asarray(rows.assessment.prediction_set).sum(axis=1).mean())
+        tiles.append(Tile(format_number(size), "classes in a set", "on average; 1 is a clear answer"))
     elif len(rows.output_names) == 1:
-        width = metrics.interval_width(np.asarray(rows.answer.lower).ravel(), np.asarray(rows.answer.upper).ravel())
-        spread = np.quantile(rows.target, 0.95) - np.quantile(rows.target, 0.05)
-        note = f"90\u202f% of the true values span {number(float(spread))}"
-        found.append(Tile(number(float(width)), "interval width", note))
-    if rows.answer.accepted is not None:
-        n_rejected = int(np.sum(~rows.answer.accepted))
-        found.append(Tile(percent(float(np.mean(rows.answer.accepted))), "accepted", f"{n_rejected:,} rows rejected"))
-    return found
+        _, lower, upper = rows.intervals
+        spread = float(np.quantile(rows.target, 0.95) - np.quantile(rows.target, 0.05))
+        note = f"90\u202f% of the true values span {format_number(spread)}"
+        tiles.append(Tile(format_number(metrics.interval_width(lower, upper)), "interval width", note))
+    accepted = rows.assessment.accepted
+    if accepted is not None:
+        note = f"{int(np.sum(~accepted)):,} rows rejected"
+        tiles.append(Tile(format_percent(float(np.mean(accepted))), "accepted", note))
+    return tiles
 
 
-def _compared(rows: Judged) -> str:
-    """The error of the best guess that knows only the targets of these rows."""
-    return f"{_guess(rows)[1]} by guessing the {'commonest class' if rows.is_class else 'middle'}"
-
-
-def _guess(rows: Judged) -> tuple[float, str]:
+def _measure_guess(rows: MeasuredRows) -> tuple[float, str]:
+    """Return the error of the best constant guess, as a number and as text."""
     if rows.is_class:
         error = 1 - float(np.unique(rows.target.astype(str), return_counts=True)[1].max()) / len(rows)
-        return error, percent(error)
+        return error, format_percent(error)
     middle = np.broadcast_to(np.median(rows.target, axis=0), rows.target.shape)
-    error = float(np.mean(metrics.sample_rmse(rows.target, middle)))
-    return error, number(error)
+    error = metrics.mean_sample_rmse(rows.target, middle)
+    return error, format_number(error)
 
 
-def verdicts(rows: Judged) -> list[Verdict]:
-    """How far to trust it, in plain words."""
-    return [_against_guess(rows), _on_promise(rows), _on_ranking(rows), _on_rejecting(rows)]
+def judge_model(rows: MeasuredRows) -> list[Verdict]:
+    """Return how far to trust the model, in plain words."""
+    return [_judge_error(rows), _judge_coverage(rows), _judge_ranking(rows), _judge_threshold(rows)]
 
 
-def _against_guess(rows: Judged) -> Verdict:
-    error, (guess, told) = float(np.mean(rows.error)), _guess(rows)
-    better = 1 - error / guess if guess > 0 else 0.0
-    guessing = "always naming the commonest class" if rows.is_class else "always guessing the middle of these rows"
+def _judge_error(rows: MeasuredRows) -> Verdict:
+    error, (guess, guess_text) = float(np.mean(rows.error)), _measure_guess(rows)
+    gain = 1 - error / guess if guess > 0 else 0.0
+    guessing = "always naming the most common class" if rows.is_class else "always guessing the middle of these rows"
     wrong = "is wrong in" if rows.is_class else "is off by"
-    compared = f"It {wrong} {error_text(rows, rows.error)}; {guessing} {wrong} {told}."
-    if better >= 0.25:
-        return Verdict("good", "It has learned something", compared)
-    if better > 0.05:
-        return Verdict("fair", "It has learned a little", compared)
-    return Verdict("poor", "It is hardly better than a guess", compared)
+    text = f"It {wrong} {format_mean_error(rows, rows.error)}; {guessing} {wrong} {guess_text}."
+    if gain >= 0.25:
+        return Verdict("good", "It has learned something", text)
+    if gain > 0.05:
+        return Verdict("fair", "It has learned a little", text)
+    return Verdict("poor", "It is hardly better than a guess", text)
 
 
-def _on_promise(rows: Judged) -> Verdict:
-    low, high = _band(rows)
+def _judge_coverage(rows: MeasuredRows) -> Verdict:
+    low, high = _find_chance_range(rows)
     share = float(np.mean(rows.is_covered))
     what = "set" if rows.is_class else "interval"
-    told = f"{percent(share)} of the rows lie inside their {what}, {percent(rows.coverage)} were promised."
+    text = f"{format_percent(share)} of the rows lie inside their {what}, {format_percent(rows.coverage)} promised."
     if share < low:
-        return Verdict(
-            "poor",
-            f"Its {what}s are too small",
-            f"{told} Chance alone hardly goes below {percent(low)}: these rows are not like those of the calibration.",
-        )
+        text += f" Chance alone rarely goes below {format_percent(low)}: these rows are not like the calibration rows."
+        return Verdict("poor", f"Its {what}s are too small", text)
     if share > high and not rows.is_class:
-        return Verdict(
-            "fair", f"Its {what}s are larger than needed", f"{told} More than {percent(high)} is not chance."
-        )
-    more = " More than promised is usual, because a set holds whole classes." if rows.is_class and share > high else ""
-    return Verdict("good", f"Its {what}s keep their promise", told + more)
+        text += f" More than {format_percent(high)} is not chance."
+        return Verdict("fair", f"Its {what}s are larger than needed", text)
+    if share > high:
+        text += " More than promised is usual, because a set holds whole classes."
+    return Verdict("good", f"Its {what}s keep their promise", text)
 
 
-def _on_ranking(rows: Judged) -> Verdict:
-    uncertainty, error = rows.answer.uncertainty, rows.error
+def _judge_ranking(rows: MeasuredRows) -> Verdict:
+    uncertainty, error = rows.assessment.uncertainty, rows.error
     if np.ptp(error) == 0 or np.ptp(uncertainty) == 0:
         same = "are all equally good" if np.ptp(error) == 0 else "all have the same uncertainty"
-        return Verdict(
-            "know", "Its uncertainty cannot be judged", f"These rows {same}: there is nothing to tell apart."
-        )
+        return Verdict("know", "Its uncertainty cannot be judged", f"These rows {same}: there is nothing to compare.")
     order = np.argsort(uncertainty, kind="stable")
     half = len(order) // 2
-    surer, other = error_text(rows, error[order[:half]]), error_text(rows, error[order[half:]])
+    surer, other = (format_mean_error(rows, error[part]) for part in (order[:half], order[half:]))
     if rows.is_class:
         score = metrics.auroc(uncertainty[error == 0], uncertainty[error == 1])
-        told = f"Of the half it is surer of, {surer} are wrong, of the other half {other} (AUROC {score:.2f})."
+        text = f"Of the half it is surer of, {surer} are wrong, of the other half {other} (AUROC {score:.2f})."
     else:
         score = metrics.spearman(error, uncertainty)
-        told = f"The half it is surer of is off by {surer}, the other half by {other} (Spearman {score:.2f})."
-    if score >= _CLEAR[rows.is_class]:
-        return Verdict("good", "Its uncertainty tells good rows from bad ones", told)
-    if score >= _LOOSE[rows.is_class]:
-        return Verdict("fair", "Its uncertainty is a loose guide", told)
-    return Verdict("poor", "Its uncertainty is hardly a guide", told)
+        text = f"The half it is surer of is off by {surer}, the other half by {other} (Spearman {score:.2f})."
+    clear, loose = _GUIDE_LEVELS[rows.is_class]
+    if score >= clear:
+        return Verdict("good", "Its uncertainty separates good rows from bad ones", text)
+    if score >= loose:
+        return Verdict("fair", "Its uncertainty is a loose guide", text)
+    return Verdict("poor", "Its uncertainty is hardly a guide", text)
 
 
-def _on_rejecting(rows: Judged) -> Verdict:
-    accepted = rows.answer.accepted
+def _judge_threshold(rows: MeasuredRows) -> Verdict:
+    accepted, text = rows.assessment.accepted, _describe_acceptance(rows)
     if accepted is None:
-        return Verdict(
-            "know", "It rejects nothing", "No threshold is set, so it accepts every row; set_threshold changes that."
-        )
-    told = _accepting(rows)
+        text = "No threshold is set, so it accepts every row; set_threshold changes that."
+        return Verdict("know", "It rejects nothing", text)
     if accepted.all() or not accepted.any():
-        return Verdict("know", "Its threshold cannot be judged here", told)
+        return Verdict("know", "Its threshold cannot be judged here", text)
     kept, lost = float(np.mean(rows.error[accepted])), float(np.mean(rows.error[~accepted]))
     if lost > 1.2 * kept:
-        return Verdict("good", "What it rejects is worse", told)
-    return Verdict("fair" if lost > kept else "poor", "What it rejects is hardly worse than what it accepts", told)
+        return Verdict("good", "What it rejects is worse", text)
+    return Verdict("fair" if lost > kept else "poor", "What it rejects is hardly worse than what it accepts", text)
 
 
-def outputs(rows: Judged) -> list[Table]:
-    """The figures of each of several outputs."""
+def make_output_tables(rows: MeasuredRows) -> list[Table]:
+    """Return a table of the figures of each output, if there are several."""
     if len(rows.output_names) < 2:
         return []
-    value, lower, upper = (
-        as_columns(np.asarray(each)) for each in (rows.answer.value, rows.answer.lower, rows.answer.upper)
-    )
-    inside = ((lower <= rows.target) & (rows.target <= upper)).mean(axis=0)
+    value, lower, upper = rows.intervals
     columns: dict[str, Any] = {
-        "output": rows.output_names,
-        "mean error": np.abs(rows.target - value).mean(axis=0),
-        "interval width": (upper - lower).mean(axis=0),
-        "share inside": inside,
+        "output": (rows.output_names, shorten),
+        "mean error": (np.abs(rows.target - value).mean(axis=0), format_number),
+        "interval width": ((upper - lower).mean(axis=0), format_number),
+        "share inside": (((lower <= rows.target) & (rows.target <= upper)).mean(axis=0), format_percent),
     }
-    told = [[clean(name) for name in rows.output_names]]
-    told += [[number(float(value)) for value in columns[title]] for title in ("mean error", "interval width")]
-    told.append([percent(float(share)) for share in inside])
-    cells = [list(line) for line in zip(*told, strict=True)]
     caption = (
-        "Each output by itself. The error of a row, everywhere else, is the root mean square over its outputs, in "
-        "which those of large numbers weigh most."
+        "Each output by itself. Everywhere else, the error of a row is the root mean square over its outputs, in which "
+        "outputs with large numbers weigh most."
     )
-    return [Table(caption, list(columns), cells, [False, True, True, True], download("outputs", columns))]
+    return [make_table("outputs", caption, columns)]
 
 
-def limits(rows: Judged) -> Section:
-    """What coverage promises and what not."""
+def describe_limits(rows: MeasuredRows) -> Section:
+    """Return what coverage promises and what it does not."""
     what = "sets" if rows.is_class else "intervals"
     return Section(
         "limits",
         "What this does not promise",
         [
-            f"The {what} hold the truth in {percent(rows.coverage)} of the cases on average over rows like those of "
-            "the calibration, whatever the model; this is a promise about many rows, not about one row or one group.",
+            f"The {what} hold the truth in {format_percent(rows.coverage)} of the cases, on average over rows like the "
+            "calibration rows, whatever the model; this is a promise about many rows, not about one row or one group.",
             "It ends where the rows change: on inputs of another kind the coverage may be anything, and a rising "
-            "uncertainty is a warning but no measure of the error.",
+            "uncertainty is a warning but not a measure of the error.",
         ],
-        [],
-        [],
     )
-
-
-def _band(rows: Judged) -> tuple[float, float]:
-    return covered_share_range(len(rows), rows.n_calibration, rows.coverage, level=LEVEL)

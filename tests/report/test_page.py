@@ -1,11 +1,11 @@
-"""What a report is made of: any model, any table, nothing that does harm, and a file that is complete or not there."""
+"""The page: every model and every table, nothing harmful, and a complete file or none."""
 
 import os
 import re
 import stat
 import sys
+from dataclasses import replace
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,12 +23,10 @@ from onsphere import (
     MissingExtraError,
     NotCalibratedError,
     NotFittedError,
-    plots,
 )
 from onsphere.baselines import MSP, PostHoc
-from onsphere.report import figures, groups, page, shift, write_report
-from onsphere.report.features import as_frame
-from onsphere.report.svg import draw
+from onsphere.report import elements, page, write_report
+from onsphere.report.measured_rows import to_frame
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(160, 3))
@@ -50,20 +48,19 @@ def classifier():
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Drawing takes most of the time, and most tests do not look at the pictures."""
-    for module in (figures, groups, shift):
-        monkeypatch.setattr(module, "draw", lambda *_, **__: "<svg></svg>")
+    """Skip the drawing, which takes most of the time; most tests do not look at the pictures."""
+    monkeypatch.setattr(elements, "draw_svg", lambda *_: "<svg></svg>")
 
 
 @pytest.fixture
 def write(tmp_path, read, undrawn):
-    """The report of a model on the last sixty rows, or on others, without its pictures."""
+    """Write the report of a model on the last sixty rows, or on others, without its pictures."""
     return _writer(tmp_path, read)
 
 
 @pytest.fixture
 def write_all(tmp_path, read):
-    """The same with its pictures."""
+    """Write a report with its pictures."""
     return _writer(tmp_path, read)
 
 
@@ -79,7 +76,7 @@ def _writer(tmp_path, read):
 # --- every model ---
 
 
-def test_the_sections_come_in_their_order(regression, classification):
+def test_the_sections_are_in_order(regression, classification):
     heads = [
         "What it does, and how far to trust it",
         "In pictures",
@@ -119,7 +116,7 @@ def test_frozen_heads_and_detectors_have_reports_too(write):
     assert "direction-norms.csv" not in report.page.downloads
 
 
-def test_rows_without_a_finite_answer_are_left_out_and_counted(write):
+def test_rows_without_a_finite_prediction_are_left_out_and_counted(write):
     head = FrozenHead(kind="linear", random_state=0).fit(X[:60], Y[:60]).calibrate(X[60:100], Y[60:100])
     features = X[100:].copy()
     features[:3] = 1e308
@@ -127,14 +124,14 @@ def test_rows_without_a_finite_answer_are_left_out_and_counted(write):
     assert "On 57 rows" in report.text
     assert "3 further rows lie so far" in report.text
     assert len(report.table("intervals.csv")["row"]) == 57
-    with pytest.raises(InvalidInputError, match="at least 10 rows with a finite answer"):
+    with pytest.raises(InvalidInputError, match="at least 10 rows with a finite prediction"):
         write(head, np.full((60, 3), 1e308))
 
 
-def test_a_negative_uncertainty_has_no_picture_of_bounds(model, write, monkeypatch):
+def test_a_negative_uncertainty_has_no_scatter_plot(model, write, monkeypatch):
     assert "error-and-uncertainty.csv" in write(model).page.downloads
-    answer = model.assess(X[100:])
-    lower = type(answer)(**{**vars(answer), "uncertainty": answer.uncertainty - 5})
+    assessment = model.assess(X[100:])
+    lower = replace(assessment, uncertainty=assessment.uncertainty - 5)
     monkeypatch.setattr(model, "assess", lambda *_, **__: lower, raising=False)
     assert "error-and-uncertainty.csv" not in write(model).page.downloads
 
@@ -142,19 +139,19 @@ def test_a_negative_uncertainty_has_no_picture_of_bounds(model, write, monkeypat
 def test_an_integer_class_that_was_never_seen_counts_as_wrong(write):
     labels = (X[:, 0] > 0).astype(int)
     model = HCMClassifier(TREES, random_state=0).fit(X[:60], labels[:60]).calibrate(X[60:100], labels[60:100])
-    strange = labels[100:].copy()
-    strange[:6] = 7
-    report = write(model, y=strange)
+    unseen = labels[100:].copy()
+    unseen[:6] = 7
+    report = write(model, y=unseen)
     table = report.table("coverage-1-true-class.csv")
     others = table["share covered"][table["true class"] == 7]
     assert others.tolist() == [0.0]
 
 
-def test_many_outputs_are_drawn_in_part(write):
+def test_only_the_first_of_many_outputs_are_drawn(write):
     targets = X @ RNG.normal(size=(3, 5)) + RNG.normal(size=(160, 5))
     model = HCMRegressor(TREES, random_state=0).fit(X[:60], targets[:60]).calibrate(X[60:100], targets[60:100])
     report = write(model.set_threshold(AcceptShare(0.8)), y=targets[100:])
-    assert "Of 5 outputs, the intervals of the first 4 are drawn." in report.text
+    assert "The intervals of the first 4 of 5 outputs are drawn." in report.text
     assert report.table("outputs.csv")["output"].tolist() == [f"output {index}" for index in range(5)]
     assert "truth output 3" in report.table("worst-accepted.csv")
     assert "How far to trust this model" in report.page.headings
@@ -165,7 +162,7 @@ def test_many_outputs_are_drawn_in_part(write):
 # --- every table ---
 
 
-def test_names_of_rows_columns_and_targets(model, write):
+def test_given_names_of_rows_and_target_are_used(model, write):
     report = write(model, row_names=[f"wafer {index}" for index in range(60)], target_name="yield", title="Line 4")
     assert report.page.headings[0] == "Line 4"
     assert "predicts yield from 3 columns of numbers" in report.text
@@ -174,7 +171,7 @@ def test_names_of_rows_columns_and_targets(model, write):
     assert "Predicting yield" in write(model, target_name="yield").page.headings
 
 
-def test_an_array_gets_the_names_that_the_model_knows(write):
+def test_an_array_gets_the_column_names_of_the_model(write):
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     model = HCMRegressor(TREES, random_state=0).fit(frame[:60], Y[:60]).calibrate(frame[60:100], Y[60:100])
     with pytest.warns(UserWarning, match="valid feature names"):
@@ -192,11 +189,11 @@ def test_sparse_rows_and_frames_of_other_kinds(model, write):
 
         columns, shape, dtypes = ["a", "b"], (2, 2), [np.dtype(float)] * 2
 
-    frame = as_frame(model, Table(a=[1.0, 2.0], b=["x", "y"]), pd)
+    frame = to_frame(model, Table(a=[1.0, 2.0], b=["x", "y"]))
     assert frame.to_dict("list") == {"a": [1.0, 2.0], "b": ["x", "y"]}
 
 
-def test_a_wide_table_is_looked_at_in_part(write):
+def test_only_some_columns_of_a_wide_table_are_looked_at(write):
     wide = RNG.normal(size=(120, 301))
     model = HCMRegressor(ExtraTreesRegressor(3), random_state=0).fit(wide[:50], Y[:50]).calibrate(wide[50:80], Y[50:80])
     report = write(model, wide[80:], Y[80:120], X_shifted=wide[:50] + 5)
@@ -207,7 +204,7 @@ def test_a_wide_table_is_looked_at_in_part(write):
     assert "and 195 more" in report.text
 
 
-def test_columns_that_split_nothing(model, write):
+def test_constant_columns_make_no_groups(model, write):
     constant = np.ones((60, 3))
     report = write(model, constant)
     assert "No column splits these rows into groups of at least ten." in report.text
@@ -216,7 +213,7 @@ def test_columns_that_split_nothing(model, write):
     assert "all have the same uncertainty" in report.text
 
 
-def test_large_tables_stay_small_on_the_page(rows, monkeypatch, tmp_path, read):
+def test_the_page_of_a_large_table_stays_small(rows, monkeypatch, tmp_path, read):
     n = 100_000
     rng = np.random.default_rng(0)
     features = pd.DataFrame({"a": rng.normal(size=n), "b": rng.integers(0, 50, n).astype(str)})
@@ -229,7 +226,7 @@ def test_large_tables_stay_small_on_the_page(rows, monkeypatch, tmp_path, read):
         target=rng.normal(size=(n, 1)),
     )
     model = HCMRegressor(TREES, random_state=0).fit(X[:60], Y[:60]).calibrate(X[60:100], Y[60:100])
-    monkeypatch.setattr(page, "judge", lambda *_, **__: many)
+    monkeypatch.setattr(page, "measure_rows", lambda *_, **__: many)
     path = write_report(model, features, None, tmp_path / "report.html")
     assert path.stat().st_size < 3e6
     report = read(path, model, features, None)
@@ -239,10 +236,10 @@ def test_large_tables_stay_small_on_the_page(rows, monkeypatch, tmp_path, read):
     assert "<image" in report.html
 
 
-# --- no harm ---
+# --- safety ---
 
 
-def test_nothing_in_a_table_can_run(write_all):
+def test_names_and_values_are_never_run_as_code(write_all):
     bad = ["<script>alert(1)</script>", '" onload="alert(1)', "a $x_1$ & $"]
     frame = pd.DataFrame(X, columns=bad)
     words = ["</svg><script>1</script>" if value > 0 else '=cmd|"x"\x00' for value in X[:, 2]]
@@ -278,7 +275,7 @@ class LinearOnNumbers(LinearRegression):
         return super().predict(X.select_dtypes("number").to_numpy())
 
 
-def test_every_drawing_is_in_the_colours_of_the_page(regression, classification):
+def test_every_picture_uses_the_colours_of_the_page(regression, classification):
     for report in (regression, classification):
         drawings = re.findall(r"<svg.*?</svg>", report.html, flags=re.DOTALL)
         assert len(drawings) >= 8
@@ -292,7 +289,7 @@ def test_every_drawing_is_in_the_colours_of_the_page(regression, classification)
         assert set(used) <= set(report.page.ids)
 
 
-def test_no_address_of_a_network_is_in_the_page(regression):
+def test_the_page_has_no_network_address(regression):
     assert re.findall(r"(?:src|href)=\"(?!#|data:)[^\"]*", regression.html) == []
     assert "@import" not in regression.html
     assert "url(http" not in regression.html
@@ -302,23 +299,10 @@ def test_the_same_rows_give_the_same_page(model, write):
     assert write(model).html == write(model).html
 
 
-def test_the_same_drawing_comes_of_any_style_and_changes_none():
-    def paint(ax):
-        plots.error_by_confidence(np.arange(50.0), np.linspace(0, 1, 50), ax=ax)
-
-    first = draw("boxes", paint)
-    before = dict(matplotlib.rcParams)
-    with matplotlib.rc_context({"text.usetex": True, "axes.facecolor": "red", "font.size": 30}):
-        during = dict(matplotlib.rcParams)
-        assert draw("boxes", paint) == first
-        assert dict(matplotlib.rcParams) == during
-    assert dict(matplotlib.rcParams) == before
-
-
 # --- the file ---
 
 
-def test_a_report_that_fails_leaves_the_old_one_alone(model, tmp_path, monkeypatch, undrawn):
+def test_a_report_that_fails_keeps_the_old_file(model, tmp_path, monkeypatch, undrawn):
     path = tmp_path / "report.html"
     path.write_text("old")
     with pytest.raises(InvalidInputError):
@@ -334,7 +318,7 @@ def test_a_report_that_fails_leaves_the_old_one_alone(model, tmp_path, monkeypat
     assert os.listdir(tmp_path) == ["report.html"]
 
 
-def test_the_file_is_as_open_as_any_other(model, tmp_path, undrawn):
+def test_the_file_has_the_usual_permissions(model, tmp_path, undrawn):
     (tmp_path / "plain").touch()
     path = write_report(model, X[100:], Y[100:], str(tmp_path / "report.html"))
     modes = {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "plain", path)}
@@ -342,10 +326,10 @@ def test_the_file_is_as_open_as_any_other(model, tmp_path, undrawn):
     assert sorted(os.listdir(tmp_path)) == ["plain", "report.html"]
 
 
-# --- what cannot be used ---
+# --- bad input ---
 
 
-def test_models_that_cannot_be_asked(tmp_path):
+def test_models_without_calibration_are_rejected(tmp_path):
     path = tmp_path / "report.html"
     fitted = HCMRegressor(TREES, random_state=0).fit(X[:60], Y[:60])
     with pytest.raises(NotCalibratedError, match="write_report needs a calibrated HCMRegressor"):
@@ -372,27 +356,27 @@ def test_models_that_cannot_be_asked(tmp_path):
         ({"groups": ["x0", "y0"]}, "Got y0. Choose among x0, x1, x2"),
         ({"groups": "x0"}, "must be a list of column names"),
         ({"row_names": ["a"]}, "inconsistent numbers of samples"),
-        ({"facts": "file"}, "must be a mapping of names to words"),
+        ({"facts": "file"}, "must be a mapping of names to values"),
         ({"X_shifted": X[:4]}, "at least 10 rows in X_shifted"),
     ],
 )
-def test_what_cannot_be_used_is_told(model, write, tmp_path, options, problem):
+def test_bad_arguments_are_rejected(model, write, tmp_path, options, problem):
     with pytest.raises((InvalidInputError, InvalidTypeError), match=problem):
         write(model, **options)
     assert os.listdir(tmp_path) == []
 
 
-def test_labels_of_another_form_are_told(classifier, write):
-    with pytest.raises(InvalidInputError, match=r"such as 'down'\. Got none of them, but such as 1"):
+def test_labels_of_another_type_are_rejected(classifier, write):
+    with pytest.raises(InvalidInputError, match=r"such as 'down'\. Got none of them, but labels such as 1"):
         write(classifier, y=np.ones(60, dtype=int))
 
 
-def test_outputs_of_another_name_are_told(several, tmp_path):
+def test_outputs_in_another_order_are_rejected(several, tmp_path):
     with pytest.raises(InvalidInputError, match="was fitted with the outputs thickness, stress"):
         write_report(several.model, several.X, several.y[["stress", "thickness"]], tmp_path / "report.html")
 
 
-def test_places_that_cannot_be_written_to(model, tmp_path):
+def test_paths_that_cannot_be_written_are_rejected(model, tmp_path):
     with pytest.raises(InvalidInputError, match=r"Expected to write .* it is a folder"):
         write_report(model, X[100:], Y[100:], tmp_path)
     with pytest.raises(InvalidInputError, match=r"Expected to write .* No such file or directory"):

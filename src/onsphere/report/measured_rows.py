@@ -1,0 +1,244 @@
+"""The rows of a report: their features, what the model says about each row, and the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsphere import metrics
+from onsphere._internal.validation import (
+    Floats,
+    check_labels,
+    check_n_outputs,
+    check_number,
+    check_output_names,
+    check_regression_target,
+    check_same_length,
+    is_frame,
+)
+from onsphere.assessment import Assessment
+from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.metrics._checks import pick_evenly
+from onsphere.models.base import CalibratedModel
+from onsphere.sphere.embedding import as_columns
+from onsphere.table import Column
+from onsphere.table.cells import read_cells
+
+__all__ = [
+    "CHANCE_LEVEL",
+    "FEWEST_ROWS",
+    "MOST_FEATURES",
+    "OWNER",
+    "UNNAMED",
+    "Feature",
+    "MeasuredRows",
+    "measure_rows",
+    "read_feature",
+    "read_features",
+    "to_frame",
+]
+
+OWNER = "write_report"
+UNNAMED = "the target"
+# With fewer rows, the figures of a report mean nothing.
+FEWEST_ROWS = 10
+# A difference is said to be more than chance if chance alone makes one as large less often than this.
+CHANCE_LEVEL = 0.05
+# At most this many columns of a wide table are looked at, evenly spread.
+MOST_FEATURES = 200
+
+
+class Feature(NamedTuple):
+    """A column: a "number" and a "date" (in seconds) are floats, a "category" is text; NaN and None are missing."""
+
+    name: str
+    kind: str
+    values: NDArray[Any]
+
+    @property
+    def is_missing(self) -> NDArray[np.bool_]:
+        """Return which rows have no value."""
+        import pandas as pd
+
+        return np.asarray(pd.isna(self.values))
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRows:
+    """Rows for which the model gives finite numbers, with their errors."""
+
+    assessment: Assessment
+    target: NDArray[Any]  # of shape (n,) for classes, (n, D) for numbers
+    error: Floats  # 0 and 1 for classes
+    is_covered: NDArray[np.bool_]  # whether the truth lies in the intervals of all outputs, or in the set of classes
+    frame: Any  # the features
+    row_names: NDArray[Any]
+    target_name: str
+    output_names: list[str]
+    coverage: float
+    n_calibration: int
+    n_left_out: int = 0  # rows without a finite prediction
+
+    def __len__(self) -> int:
+        return len(self.error)
+
+    @property
+    def is_class(self) -> bool:
+        """Return whether the target is a class."""
+        return self.assessment.prediction_set is not None
+
+    @property
+    def confidence(self) -> Floats:
+        """Return the share of calibration rows that were at least as uncertain."""
+        return np.asarray(self.assessment.confidence)
+
+    @property
+    def error_name(self) -> str:
+        """Return what the mean of the errors is called."""
+        return "share of wrong classes" if self.is_class else "mean error"
+
+    @property
+    def intervals(self) -> tuple[Floats, Floats, Floats]:
+        """Return predictions, lower ends and upper ends, each of shape (n, D)."""
+        value, lower, upper = (
+            as_columns(np.asarray(each))
+            for each in (self.assessment.value, self.assessment.lower, self.assessment.upper)
+        )
+        return value, lower, upper
+
+    @cached_property
+    def features(self) -> list[Feature]:
+        """Return the columns of the frame, at most `MOST_FEATURES` of them."""
+        return read_features(self.frame)
+
+
+def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: Any, row_names: Any) -> MeasuredRows:
+    """Assess rows with known targets, and keep those with a finite prediction."""
+    if not isinstance(model, CalibratedModel):
+        raise InvalidTypeError(
+            f"{OWNER} needs a fitted and calibrated model of onsphere. Got {model!r}. "
+            "Wrap a plain regressor as HCMRegressor(model), then fit and calibrate it."
+        )
+    n_calibration = len(model._require_calibration(OWNER))
+    check_number(OWNER, "coverage", coverage, above=0, below=1)
+    assessment: Assessment = model.assess(X, coverage=coverage)
+    frame = to_frame(model, X)
+    measure = _measure_labels if assessment.prediction_set is not None else _measure_numbers
+    target, error, output_names = measure(model, assessment, y)
+    names = frame.index if row_names is None else row_names
+    check_same_length(frame, names)
+    rows = MeasuredRows(
+        assessment=assessment,
+        target=target,
+        error=error,
+        is_covered=_find_covered_rows(assessment, target, getattr(model, "classes_", None)),
+        frame=frame,
+        row_names=np.array([str(name) for name in names], dtype=object),
+        target_name=_name_target(y, output_names) if target_name is None else str(target_name),
+        output_names=output_names,
+        coverage=coverage,
+        n_calibration=n_calibration,
+    )
+    return _keep_finite_rows(rows)
+
+
+def _measure_labels(model: Any, assessment: Assessment, y: Any) -> tuple[NDArray[Any], Floats, list[str]]:
+    labels = check_labels(OWNER, y)
+    check_same_length(assessment.value, labels)
+    if not np.any(labels[:, None] == model.classes_):
+        raise InvalidInputError(
+            f"Expected labels in y that {type(model).__name__} was fitted with, such as {model.classes_.item(0)!r}. "
+            f"Got none of them, but labels such as {labels.item(0)!r}. Pass labels of the same type as in fit."
+        )
+    return labels, (labels != assessment.value).astype(np.float64), []
+
+
+def _measure_numbers(model: Any, assessment: Assessment, y: Any) -> tuple[Floats, Floats, list[str]]:
+    target = as_columns(check_regression_target(OWNER, y))
+    check_same_length(assessment.value, target)
+    value = as_columns(assessment.value)
+    check_n_outputs(model, target, value.shape[1])
+    names = assessment.output_names
+    if is_frame(y):
+        check_output_names(model, y.columns, names)
+        names = tuple(str(name) for name in y.columns)
+    if names is None:
+        names = tuple(f"output {index}" for index in range(value.shape[1]))
+    is_finite = np.isfinite(value).all(axis=1)
+    error = np.full(len(value), np.nan)
+    if is_finite.any():
+        error[is_finite] = metrics.sample_rmse(target[is_finite], value[is_finite])
+    return target, error, list(names)
+
+
+def _find_covered_rows(assessment: Assessment, target: NDArray[Any], classes: Any) -> NDArray[np.bool_]:
+    if assessment.prediction_set is not None:
+        # A class that was not in the training rows is in no set.
+        return np.any(assessment.prediction_set & (target[:, None] == classes), axis=1)
+    lower, upper = (as_columns(np.asarray(end)) for end in (assessment.lower, assessment.upper))
+    return np.all((lower <= target) & (target <= upper), axis=1)
+
+
+def _name_target(y: Any, output_names: list[str]) -> str:
+    if is_frame(y):
+        return ", ".join(output_names[:3]) + (f" and {len(output_names) - 3} more" if len(output_names) > 3 else "")
+    name = getattr(y, "name", None)
+    return UNNAMED if name is None else str(name)
+
+
+def _keep_finite_rows(rows: MeasuredRows) -> MeasuredRows:
+    """Drop rows so far from the training rows that the model has no finite number for them."""
+    keep = np.isfinite(rows.assessment.uncertainty) & np.isfinite(rows.error)
+    if keep.sum() < FEWEST_ROWS:
+        raise InvalidInputError(
+            f"{OWNER} needs at least {FEWEST_ROWS} rows with a finite prediction. Got {int(keep.sum())} of "
+            f"{len(keep)}. Pass more rows that the model has not seen."
+        )
+    if keep.all():
+        return rows
+    kept = {
+        field.name: values[keep]
+        for field in fields(Assessment)
+        if isinstance(values := getattr(rows.assessment, field.name), np.ndarray)
+    }
+    return replace(
+        rows,
+        assessment=replace(rows.assessment, **kept),
+        target=rows.target[keep],
+        error=rows.error[keep],
+        is_covered=rows.is_covered[keep],
+        frame=rows.frame.iloc[np.flatnonzero(keep)],
+        row_names=rows.row_names[keep],
+        n_left_out=int(np.sum(~keep)),
+    )
+
+
+def to_frame(model: Any, X: Any) -> Any:
+    """Return X as a pandas DataFrame, with the column names of the model, or x0, x1, … if it has none."""
+    import pandas as pd
+
+    if isinstance(X, pd.DataFrame):
+        return X
+    if is_frame(X):
+        return pd.DataFrame({name: np.asarray(X[name]) for name in X.columns})
+    rows = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+    names = getattr(model, "feature_names_in_", [f"x{index}" for index in range(rows.shape[1])])
+    return pd.DataFrame(rows, columns=list(names))
+
+
+def read_features(frame: Any) -> list[Feature]:
+    """Read the columns of a frame, at most `MOST_FEATURES` of them."""
+    chosen = pick_evenly(np.arange(float(frame.shape[1])), MOST_FEATURES)
+    return [read_feature(str(frame.columns[index]), frame.iloc[:, index]) for index in chosen]
+
+
+def read_feature(name: str, column: Any) -> Feature:
+    """Read one column of a frame as its dtype says: text stays text, and infinite numbers are missing."""
+    column = column.infer_objects()
+    kinds = {"M": "date", "i": "number", "u": "number", "f": "number"}
+    kind = kinds.get(column.dtype.kind, "category")
+    return Feature(name, kind, read_cells(Column(name, kind), column).values)

@@ -1,0 +1,135 @@
+"""Headline, tiles and verdicts of a report, computed by hand."""
+
+import numpy as np
+import pandas as pd
+from numpy.testing import assert_allclose
+from scipy import stats
+
+from onsphere.calibration import covered_rows, covered_share_range
+from onsphere.report.formatting import format_number, format_percent
+from onsphere.report.summary import describe_model, judge_model, write_headline
+
+THIN = "\u202f"
+
+
+# --- figures ---
+
+
+def test_the_headline_of_numbers_by_hand(regression):
+    assessment, error = regression.measure()
+    y = regression.y.to_numpy()
+    covered = np.mean((assessment.lower <= y) & (y <= assessment.upper))
+    kept = assessment.accepted
+    assert 0 < kept.sum() < len(kept)
+    says = regression.text
+    assert f"On 142 rows it has not seen, predictions are off by {format_number(error.mean())} on average" in says
+    assert f"{format_percent(covered, decimals=1)} of the true values lie inside their 90{THIN}% interval" in says
+    share = format_percent(kept.mean(), decimals=1)
+    assert f"It accepts {share} of the rows; those are off by {format_number(error[kept].mean())}" in says
+    assert f"the rejected ones by {format_number(error[~kept].mean())}" in says
+    guess = np.abs(y - np.median(y)).mean()
+    assert f"{format_number(guess)} by guessing the middle" in says
+    assert f"Spearman {stats.spearmanr(error, assessment.uncertainty).statistic:.2f}" in says
+    assert format_number((assessment.upper - assessment.lower).mean()) in regression.page.texts
+
+
+def test_the_headline_of_classes_by_hand(classification):
+    assessment = classification.model.assess(classification.X, coverage=0.8)
+    y = classification.y.to_numpy()
+    wrong = assessment.value != y
+    place = {label: index for index, label in enumerate(classification.model.classes_)}
+    prediction_set = np.array([row[place[label]] for row, label in zip(assessment.prediction_set, y, strict=True)])
+    says = classification.text
+    assert f"it names the wrong class in {format_percent(wrong.mean(), decimals=1)} of the cases" in says
+    assert f"{format_percent(prediction_set.mean(), decimals=1)} of the true classes are in their 80{THIN}% set" in says
+    kept = assessment.accepted
+    errors = [format_percent(wrong[which].mean(), decimals=1) for which in (kept, ~kept)]
+    assert f"of those {errors[0]} are wrong, of the rejected ones {errors[1]}" in says
+    most_common = pd.Series(y).value_counts(normalize=True).max()
+    assert f"{format_percent(1 - most_common)} by guessing the most common class" in says
+    table = classification.table("coverage-1-true-class.csv")
+    by_class = pd.Series(prediction_set).groupby(y).mean()
+    assert table["true class"].tolist() == by_class.index.tolist()
+    assert_allclose(table["share covered"], by_class, rtol=1e-6)
+
+
+def test_the_table_of_several_outputs_by_hand(several):
+    assessment, Y = several.model.assess(several.X), several.y.to_numpy()
+    table = several.table("outputs.csv")
+    assert table["output"].tolist() == ["thickness", "stress"]
+    assert_allclose(table["mean error"], np.abs(Y - assessment.value).mean(axis=0), rtol=1e-6)
+    assert_allclose(table["share inside"], ((assessment.lower <= Y) & (assessment.upper >= Y)).mean(axis=0), rtol=1e-6)
+    error = np.sqrt(np.mean((Y - assessment.value) ** 2, axis=1)).mean()
+    assert f"predictions are off by {format_number(error)} on average" in several.text
+    assert "The model predicts thickness, stress from 3 columns of numbers." in several.text
+
+
+def test_the_chance_range_holds_as_often_as_it_should():
+    rng = np.random.default_rng(0)
+    n, m, n_times = 150, 60, 4000
+    scores = np.sort(rng.uniform(size=(n_times, m)), axis=1)[:, int(np.ceil(61 * 0.9)) - 1]
+    shares = rng.binomial(n, scores) / n
+    low, high = covered_share_range(n, m, 0.9, level=0.05)
+    inside = np.mean((low <= shares) & (shares <= high))
+    # At least 95 %, more because counts are whole; 0.01 is three standard errors.
+    assert 0.94 <= inside <= 0.98
+    assert_allclose(np.mean(shares <= low), covered_rows(n, m, 0.9).cdf(round(low * n)), atol=0.01)
+
+
+# --- verdicts ---
+
+
+def list_kinds(rows):
+    return [verdict.kind for verdict in judge_model(rows)]
+
+
+def test_each_verdict_follows_from_the_rows(rows):
+    uncertainty = np.arange(1.0, 201.0)
+    target = np.random.default_rng(0).normal(size=(200, 1)) * 300
+    accepted = uncertainty < 180
+    assert list_kinds(rows(uncertainty / 10, uncertainty, accepted=accepted, target=target)) == [
+        "good",
+        "fair",
+        "good",
+        "good",
+    ]
+    covered = uncertainty < 120
+    bad = rows(400 - uncertainty, uncertainty, accepted=accepted, target=target, covered=covered)
+    assert list_kinds(bad) == ["poor", "poor", "poor", "poor"]
+    assert "too small" in judge_model(bad)[1].title
+    covered = uncertainty <= 180
+    error = 190.0 + 10 * (uncertainty % 4) + uncertainty / 40
+    middling = rows(error, uncertainty, accepted=accepted, target=target, covered=covered)
+    assert list_kinds(middling) == ["fair", "good", "fair", "fair"]
+
+
+def test_rows_that_allow_no_verdict_get_none(rows):
+    same = rows(np.ones(50), np.arange(50.0), accepted=np.ones(50, dtype=bool))
+    assert list_kinds(same)[2:] == ["know", "know"]
+    assert "accepts all of these rows" in write_headline(same)
+    none = rows(np.ones(50), np.ones(50), accepted=np.zeros(50, dtype=bool))
+    assert "accepts none of these rows" in write_headline(none)
+    assert "the same uncertainty" in judge_model(rows(np.arange(50), np.ones(50)))[2].text
+    assert list_kinds(rows(np.arange(50), np.arange(50)))[3] == "know"
+    perfect = rows(np.zeros(50), np.arange(50.0))
+    assert list_kinds(perfect)[0] == "poor", "a constant target needs no model"
+
+
+def test_sets_that_hold_more_than_promised_are_usual(rows):
+    found = judge_model(rows(np.arange(200) % 2, np.arange(200), is_class=True))[1]
+    assert (found.kind, "More than promised is usual" in found.text) == ("good", True)
+
+
+# --- what the model does ---
+
+
+def test_the_columns_are_counted_by_kind(rows):
+    frame = pd.DataFrame({"a": np.arange(20.0), "b": ["x", "y"] * 10, "c": pd.date_range("2024-01-01", periods=20)})
+    text = describe_model(rows(np.arange(20), np.arange(20), frame=frame))
+    assert "from 3 columns (1 of numbers, 1 of categories, 1 of dates)." in text[0]
+    assert "from 1 column of numbers." in describe_model(rows(np.arange(20), np.arange(20)))[0]
+    yes = frame.assign(d=[True, None] * 10, e=[None] * 20)
+    text = describe_model(rows(np.arange(20), np.arange(20), frame=yes))
+    assert "from 5 columns (1 of numbers, 2 of categories, 1 of yes/no, 1 of dates)." in text[0]
+    wide = pd.concat([frame] * 80, axis=1)
+    assert "from 240 columns." in describe_model(rows(np.arange(20), np.arange(20), frame=wide))[0]
