@@ -29,7 +29,7 @@ TOLERANCE = 1e-6  # of a wrong answer: rounding depends on how many rows are ask
 START = """
 import sys
 from onsphere.service import Settings, serve
-serve(Settings(sys.argv[1], port=0, rate=0.0), report=lambda address: print(address, flush=True))
+serve(Settings(sys.argv[1], port=0, rate=0.0), on_ready=lambda address: print(address, flush=True))
 """
 
 

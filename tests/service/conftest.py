@@ -1,5 +1,6 @@
 """Small models, and services that answer on real sockets: in a thread of this process, or as processes of their own."""
 
+import io
 import json
 import os
 import shutil
@@ -10,22 +11,28 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import uvicorn
 from sklearn.linear_model import Ridge
 
 from onsphere import AcceptShare, HCMClassifier, HCMRegressor
 from onsphere.service import Settings, create_app
+from onsphere.service.databases import open_database
+from onsphere.service.engine import load_engine
 from onsphere.service.logs import JsonLines
-from onsphere.service.serve import _config
+from onsphere.service.server import _make_config
+from onsphere.service.store import Record, Store
 from onsphere.table import fit_table
+from onsphere.table.columns import Column
 
 ROW = {"size": 0.5, "rooms": 3, "shop": "a", "new": True, "day": "2024-03-01"}
 FAR = {**ROW, "size": 9.0}  # which the model rejects
@@ -80,6 +87,62 @@ def fitted(models):
     return load(models["table"])
 
 
+@pytest.fixture(scope="session")
+def facts(models):
+    return load_engine(models["table"]).facts
+
+
+@pytest.fixture(scope="session")
+def other_facts(models):
+    return load_engine(models["other"]).facts
+
+
+@pytest.fixture(scope="session")
+def text_facts(facts):
+    """Of a table whose numbers, booleans and dates came as text."""
+    columns = (
+        Column("n", "number", written_as_text=True),
+        Column("m", "number", written_as_text=True, mixed=True),
+        Column("b", "boolean", written_as_text=True),
+        Column("d", "date", date_format="%d.%m.%Y"),
+        Column("e", "date", date_format="%d.%m.%Y", mixed=True),
+    )
+    return replace(facts, columns=columns)
+
+
+def arrow(table, *, file=False, **options):
+    """A table as the bytes of an Arrow stream or file."""
+    out, open_writer = io.BytesIO(), pa.ipc.new_file if file else pa.ipc.new_stream
+    with open_writer(out, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+@pytest.fixture
+def open_store():
+    """Open a store of a URL; it is closed after the test."""
+    with ExitStack() as stores:
+
+        def open_store(url, keep=100, alpha=0.01):
+            store = Store(open_database(url), alpha=alpha, keep=keep)
+            stores.callback(store.close)
+            return store
+
+        yield open_store
+
+
+def record(facts, uncertainty, request="r", **more):
+    """A record of a request with these uncertainties."""
+    scores = np.atleast_1d(np.asarray(uncertainty, dtype=float))
+    return Record(facts, more.get("at", time.time()), 0.01, request, scores, len(scores), more.get("rejected", []))
+
+
+def query(url, text):
+    """Run a query on a database of its own."""
+    with closing(open_database(url)) as database, database.begin_read() as run:
+        return run(text)
+
+
 class Running:
     """A service in a thread of this process."""
 
@@ -89,7 +152,7 @@ class Running:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = uvicorn.Server(_config(self.app, settings))
+        self.server = uvicorn.Server(_make_config(self.app, settings))
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def __enter__(self):
@@ -204,6 +267,8 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="session")
-def given():
-    """What tests share that is no fixture by itself."""
-    return SimpleNamespace(row=ROW, far=FAR, table=table, process=process, until=until)
+def helpers():
+    """Rows and functions that several files of tests use."""
+    return SimpleNamespace(
+        row=ROW, far=FAR, table=table, process=process, until=until, arrow=arrow, record=record, query=query
+    )

@@ -16,23 +16,13 @@ import pytest
 from onsphere import load
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
-from onsphere.service import Settings, create_app, hashed, new_key
+from onsphere.service import Settings, create_app, hash_key, make_key
 
 FEATURES = ["size", "rooms", "shop", "new", "day"]
 
 
 def as_json(frame):
     return frame[FEATURES].assign(day=frame["day"].astype(str)).to_dict(orient="records")
-
-
-def as_arrow(frame, *, file=False, **options):
-    out, content = io.BytesIO(), pa.Table.from_pandas(frame, preserve_index=False)
-    opened = (pa.ipc.new_file if file else pa.ipc.new_stream)(
-        out, content.schema, options=pa.ipc.IpcWriteOptions(**options)
-    )
-    with opened as writer:
-        writer.write_table(content)
-    return out.getvalue()
 
 
 def check_same(rows, expected):
@@ -42,8 +32,8 @@ def check_same(rows, expected):
     assert [row["accepted"] for row in rows] == expected.accepted.tolist()
 
 
-def test_rows_are_answered_as_the_model_does(shared, fitted, given):
-    frame = given.table(30, seed=3)
+def test_rows_are_answered_as_the_model_does(shared, fitted, helpers):
+    frame = helpers.table(30, seed=3)
     answer = shared.assess(*as_json(frame))
     assert answer.status_code == 200
     assert answer.headers["x-recorded"] == "true"
@@ -52,19 +42,19 @@ def test_rows_are_answered_as_the_model_does(shared, fitted, given):
     check_same(body["rows"], fitted.assess(frame[FEATURES]))
 
 
-def test_another_coverage_may_be_asked_for(shared, fitted, given):
-    service, frame = shared, given.table(5, seed=3)
+def test_another_coverage_may_be_asked_for(shared, fitted, helpers):
+    service, frame = shared, helpers.table(5, seed=3)
     body = service.http.post("/v1/assess?coverage=0.5", json={"rows": as_json(frame)}).json()
     assert body["coverage"] == 0.5
     check_same(body["rows"], fitted.assess(frame[FEATURES], coverage=0.5))
     for wrong in ("0", "1", "nan", "x"):
-        answer = service.http.post(f"/v1/assess?coverage={wrong}", json={"rows": [given.row]})
+        answer = service.http.post(f"/v1/assess?coverage={wrong}", json={"rows": [helpers.row]})
         assert answer.status_code == 422
         assert "coverage" in answer.json()["detail"]
 
 
-def test_csv_is_answered_with_csv(shared, fitted, given):
-    frame = given.table(30, seed=3)
+def test_csv_is_answered_with_csv(shared, fitted, helpers):
+    frame = helpers.table(30, seed=3)
     frame.loc[3, "size"] = np.nan
     text = frame.to_csv(index=False).encode()
     answer = shared.http.post("/v1/assess", content=text, headers={"content-type": "text/csv; charset=utf-8"})
@@ -79,25 +69,27 @@ def test_csv_is_answered_with_csv(shared, fitted, given):
 
 
 @pytest.mark.parametrize("file", [False, True])
-def test_arrow_is_answered_with_arrow(shared, fitted, given, file):
-    frame = given.table(30, seed=3)
+def test_arrow_is_answered_with_arrow(shared, fitted, helpers, file):
+    frame = helpers.table(30, seed=3)
     frame["shop"] = frame["shop"].astype("category")
     kind = "application/vnd.apache.arrow." + ("file" if file else "stream")
-    answer = shared.http.post("/v1/assess", content=as_arrow(frame, file=file), headers={"content-type": kind})
+    answer = shared.http.post(
+        "/v1/assess", content=helpers.arrow(pa.Table.from_pandas(frame), file=file), headers={"content-type": kind}
+    )
     assert answer.status_code == 200, answer.text
     found = pa.ipc.open_stream(answer.content).read_all()
     np.testing.assert_allclose(found["value"], fitted.assess(frame[FEATURES]).value, rtol=1e-9)
     assert found["id"].to_pylist() == frame["id"].tolist()
 
 
-def test_a_batch_may_be_answered_in_json(shared, given):
-    text = given.table(3).to_csv(index=False).encode()
+def test_a_batch_may_be_answered_in_json(shared, helpers):
+    text = helpers.table(3).to_csv(index=False).encode()
     headers = {"content-type": "text/csv", "accept": "application/json"}
     assert len(shared.http.post("/v1/assess", content=text, headers=headers).json()["rows"]) == 3
 
 
-def test_a_rejected_row_is_told_why(shared, given):
-    near, far = shared.assess(given.row, given.far).json()["rows"]
+def test_a_rejected_row_is_told_why(shared, helpers):
+    near, far = shared.assess(helpers.row, helpers.far).json()["rows"]
     assert (near["accepted"], near["reason"]) == (True, None)
     assert far["accepted"] is False
     assert "above the threshold" in far["reason"]
@@ -140,8 +132,8 @@ def test_a_model_without_calibration_is_served_without_intervals(running):
     assert service.http.get("/v1/model").json()["calibration_band"] is None
 
 
-def test_an_onnx_file_answers_as_its_model(models, tmp_path, fitted, given, running):
-    frame = given.table(1500, seed=3)
+def test_an_onnx_file_answers_as_its_model(models, tmp_path, fitted, helpers, running):
+    frame = helpers.table(1500, seed=3)
     summary = read_manifest(models["table"])["summary"]
     export_onnx(fitted, tmp_path / "model.onnx", X=frame[FEATURES].head(50), coverage=0.9, summary=summary)
     onnx = running(tmp_path / "model.onnx")
@@ -152,7 +144,7 @@ def test_an_onnx_file_answers_as_its_model(models, tmp_path, fitted, given, runn
     np.testing.assert_allclose([row["lower"] for row in rows], expected.lower, rtol=1e-4)
     assert np.mean(np.array([row["accepted"] for row in rows]) == expected.accepted) > 0.999
     assert onnx.http.get("/v1/model").json()["kind"] == "onnx"
-    refused = onnx.http.post("/v1/assess?coverage=0.5", json={"rows": [given.row]})
+    refused = onnx.http.post("/v1/assess?coverage=0.5", json={"rows": [helpers.row]})
     assert refused.status_code == 422
     assert "0.9" in refused.json()["detail"]
 
@@ -174,10 +166,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_column_is_named(shared, given, name):
+def test_a_wrong_column_is_named(shared, helpers, name):
     change, column, got = WRONG[name]
-    row = {key: value for key, value in {**given.row, **change}.items() if value is not ...}
-    answer = shared.assess(given.row, row)
+    row = {key: value for key, value in {**helpers.row, **change}.items() if value is not ...}
+    answer = shared.assess(helpers.row, row)
     assert answer.status_code == 422
     assert column in answer.json()["detail"]
     (error,) = answer.json()["errors"]
@@ -185,8 +177,8 @@ def test_a_wrong_column_is_named(shared, given, name):
     assert got in error["got"]
 
 
-def test_only_the_first_of_many_errors_are_told(shared, given):
-    body = shared.assess(*[{**given.row, "size": "x"}] * 30).json()
+def test_only_the_first_of_many_errors_are_told(shared, helpers):
+    body = shared.assess(*[{**helpers.row, "size": "x"}] * 30).json()
     assert len(body["errors"]) == 20
     assert "29 more" in body["detail"]
 
@@ -242,20 +234,25 @@ def test_what_a_model_cannot_take_is_told(running):
     assert "NaN" in answer.json()["detail"]
 
 
-def test_what_is_not_known_is_null(shared, given):
+def test_what_is_not_known_is_null(shared, helpers):
     nothing = dict.fromkeys(FEATURES)
-    answer = shared.assess(nothing, {**given.row, "site": "y", "price": 3, "id": None, "shop": "é"})
+    answer = shared.assess(nothing, {**helpers.row, "site": "y", "price": 3, "id": None, "shop": "é"})
     assert answer.status_code == 200
 
 
-def test_too_many_rows_are_refused(running, given):
+def test_too_many_rows_are_refused(running, helpers):
     service = running(max_rows=2)
-    assert service.assess(given.row, given.row).status_code == 200
-    assert service.assess(given.row, given.row, given.row).status_code == 413
-    text = given.table(3).to_csv(index=False).encode()
+    assert service.assess(helpers.row, helpers.row).status_code == 200
+    assert service.assess(helpers.row, helpers.row, helpers.row).status_code == 413
+    text = helpers.table(3).to_csv(index=False).encode()
     assert service.http.post("/v1/assess", content=text, headers={"content-type": "text/csv"}).status_code == 413
     kind = {"content-type": "application/vnd.apache.arrow.stream"}
-    assert service.http.post("/v1/assess", content=as_arrow(given.table(3)), headers=kind).status_code == 413
+    assert (
+        service.http.post(
+            "/v1/assess", content=helpers.arrow(pa.Table.from_pandas(helpers.table(3))), headers=kind
+        ).status_code
+        == 413
+    )
 
 
 def test_what_is_served_is_told(shared, models, fitted):
@@ -279,9 +276,9 @@ def test_openapi_tells_the_columns(shared):
     assert set(schema["paths"]) >= {"/v1/assess", "/v1/model", "/healthz", "/readyz", "/metrics", "/v1/live"}
 
 
-def test_metrics_count_what_was_done(running, given):
+def test_metrics_count_what_was_done(running, helpers):
     service = running()
-    service.assess(given.row, given.far)
+    service.assess(helpers.row, helpers.far)
     service.http.get("/nowhere")
     text = service.http.get("/metrics").text
     assert 'onsphere_rows_total{accepted="no"} 1.0' in text
@@ -291,10 +288,10 @@ def test_metrics_count_what_was_done(running, given):
     assert "onsphere_drift_alarm 0.0" in text
 
 
-def test_the_live_data_tell_what_happened(running, given):
+def test_the_live_data_tell_what_happened(running, helpers):
     service = running()
     for _ in range(3):
-        service.assess(given.row, {**given.far, "id": 7})
+        service.assess(helpers.row, {**helpers.far, "id": 7})
     live = service.http.get("/v1/live").json()
     assert live["store"] == {"working": True, "reason": None}
     assert live["minute"]["accepted"] == pytest.approx(0.5)
@@ -306,24 +303,24 @@ def test_the_live_data_tell_what_happened(running, given):
     assert service.http.get("/v1/live").json() == live  # for a second
 
 
-def test_features_of_rejected_rows_need_not_be_kept(running, given):
+def test_features_of_rejected_rows_need_not_be_kept(running, helpers):
     service = running(keep_rows=False)
-    service.assess(given.far)
+    service.assess(helpers.far)
     (rejected,) = service.http.get("/v1/live").json()["rejected"]
     assert "row" not in rejected
 
 
-def test_drift_raises_the_alarm_until_it_is_reset(running, given):
+def test_drift_raises_the_alarm_until_it_is_reset(running, helpers):
     service = running()
-    service.assess(*[given.far] * 200)
+    service.assess(*[helpers.far] * 200)
     assert service.http.get("/v1/live").json()["drift"]["alarm"] is True
     assert service.http.post("/v1/reset").json() == {"reset": True}
     assert service.http.get("/v1/live").json()["drift"]["alarm"] is False
 
 
-def test_the_alarm_says_which_columns_moved(running, given):
+def test_the_alarm_says_which_columns_moved(running, helpers):
     service = running()
-    ordinary = as_json(given.table(30, seed=3))
+    ordinary = as_json(helpers.table(30, seed=3))
     service.assess(*ordinary)
     assert service.http.get("/v1/live").json()["drift"]["hints"] == []
     moved = [{**row, "size": row["size"] + 4.0, "shop": "d", "day": "2031-05-01"} for row in ordinary * 3]
@@ -338,7 +335,7 @@ def test_the_alarm_says_which_columns_moved(running, given):
     assert shop == "shop: share of '(other)' changed by 100%"
     assert "2031" not in str(drift)
     assert service.http.post("/v1/reset").status_code == 200
-    assert service.service._recent.batches() == []
+    assert service.service._recent.list_batches() == []
     service.assess(*moved)
     assert service.http.get("/v1/live").json()["drift"]["hints"]
     assert service.http.post("/v1/reload").status_code == 200
@@ -349,17 +346,17 @@ def test_the_alarm_says_which_columns_moved(running, given):
 def test_many_pages_share_one_look_at_the_store(running, monkeypatch):
     service, looks = running(), []
     store = service.service.recorder._store
-    plain = store.live
-    monkeypatch.setattr(store, "live", lambda facts: (looks.append(1), time.sleep(0.3), plain(facts))[-1])
+    plain = store.read_live
+    monkeypatch.setattr(store, "read_live", lambda facts: (looks.append(1), time.sleep(0.3), plain(facts))[-1])
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: httpx.get(f"{service.url}/v1/live", timeout=60).status_code, range(8)))
     assert found == [200] * 8
     assert len(looks) < 4
 
 
-def test_columns_that_moved_are_told_without_an_alarm(running, given):
+def test_columns_that_moved_are_told_without_an_alarm(running, helpers):
     service = running()
-    service.assess(*as_json(given.table(150, seed=3).assign(rooms=1.0)))
+    service.assess(*as_json(helpers.table(150, seed=3).assign(rooms=1.0)))
     drift = service.http.get("/v1/live").json()["drift"]
     assert drift["alarm"] is False
     assert [hint.split(":")[0] for hint in drift["hints"]] == ["rooms"]
@@ -370,7 +367,7 @@ def test_a_file_without_a_reference_has_no_hints(running):
     service.assess(*[[9.0, 9.0]] * 200)
     drift = service.http.get("/v1/live").json()["drift"]
     assert (drift["alarm"], drift["hints"]) == (True, None)
-    assert service.service._recent.batches() == []
+    assert service.service._recent.list_batches() == []
 
 
 def test_how_it_was_calibrated_is_told(shared, running):
@@ -379,58 +376,58 @@ def test_how_it_was_calibrated_is_told(shared, running):
     assert running("plain").http.get("/v1/model").json()["calibrated_by"] is None
 
 
-def test_an_onnx_file_has_an_alarm_too(models, tmp_path, fitted, given, running):
+def test_an_onnx_file_has_an_alarm_too(models, tmp_path, fitted, helpers, running):
     summary, path = read_manifest(models["table"])["summary"], tmp_path / "model.onnx"
-    export_onnx(fitted, path, X=given.table(50)[FEATURES], coverage=0.9, summary=summary)
+    export_onnx(fitted, path, X=helpers.table(50)[FEATURES], coverage=0.9, summary=summary)
     service = running(path)
-    service.assess(given.row)
+    service.assess(helpers.row)
     told = service.http.get("/v1/model").json()
     assert (told["kind"], told["calibrated_by"]) == ("onnx", "cross-validation")
     assert told["calibration_band"]["middle"] == pytest.approx(np.median(fitted.calibration_.uncertainty))
     drift = service.http.get("/v1/live").json()["drift"]
     assert (drift["alarm"], drift["rows_seen"], drift["hints"]) == (False, 1, [])
-    service.assess(*[given.far] * 200)
+    service.assess(*[helpers.far] * 200)
     time.sleep(1.1)
     drift = service.http.get("/v1/live").json()["drift"]
     assert drift["alarm"] is True
     assert drift["hints"][0].startswith("size: mean +")
 
 
-def test_only_those_with_a_key_are_let_in(running, given):
-    key = new_key()
-    service = running(api_keys=(f"shop {hashed(key)}",))
+def test_only_those_with_a_key_are_let_in(running, helpers):
+    key = make_key()
+    service = running(api_keys=(f"shop {hash_key(key)}",))
     for path in ("/v1/model", "/v1/live", "/metrics"):
         assert service.http.get(path).status_code == 401
         assert service.http.get(path, headers={"x-api-key": "onsphere-wrong"}).status_code == 401
         assert service.http.get(path, headers={"x-api-key": key}).status_code == 200
         assert service.http.get(path, headers={"authorization": f"Bearer {key}"}).status_code == 200
-    assert service.assess(given.row).status_code == 401
-    assert service.assess(given.row, headers={"x-api-key": key}).status_code == 200
+    assert service.assess(helpers.row).status_code == 401
+    assert service.assess(helpers.row, headers={"x-api-key": key}).status_code == 200
     assert service.http.get("/healthz").status_code == 200
     assert service.http.get("/").status_code == 200
 
 
-def test_a_model_is_exchanged_while_it_serves(running, models, given):
+def test_a_model_is_exchanged_while_it_serves(running, models, helpers):
     service = running(watch=0.05)
     path = service.service.settings.model
-    before = service.assess(given.row).json()
+    before = service.assess(helpers.row).json()
     shutil.copy(models["other"], path + ".new")
     os.replace(path + ".new", path)
-    given.until(lambda: service.assess(given.row).json()["model"] != before["model"])
-    after = service.assess(given.row).json()
+    helpers.until(lambda: service.assess(helpers.row).json()["model"] != before["model"])
+    after = service.assess(helpers.row).json()
     assert after["rows"][0]["value"] == pytest.approx(
-        load(models["other"]).predict(pd.DataFrame([{**given.row, "day": pd.Timestamp(given.row["day"])}]))[0]
+        load(models["other"]).predict(pd.DataFrame([{**helpers.row, "day": pd.Timestamp(helpers.row["day"])}]))[0]
     )
     schema = service.http.get("/openapi.json").json()
     assert schema["paths"]["/v1/assess"]["post"]["requestBody"]["required"] is True
 
 
-def test_a_broken_file_leaves_the_model_that_answers(running, given):
+def test_a_broken_file_leaves_the_model_that_answers(running, helpers):
     service = running(watch=0.05)
     with open(service.service.settings.model, "wb") as file:
         file.write(b"broken")
-    given.until(lambda: service.service.served.trouble is not None)
-    assert service.assess(given.row).status_code == 200
+    helpers.until(lambda: service.service.served.trouble is not None)
+    assert service.assess(helpers.row).status_code == 200
     assert service.http.get("/v1/model").json()["reload_trouble"]
     ready = service.http.get("/readyz")
     assert ready.status_code == 200
@@ -439,14 +436,14 @@ def test_a_broken_file_leaves_the_model_that_answers(running, given):
     assert answer.status_code == 409
     os.unlink(service.service.settings.model)
     assert service.http.post("/v1/reload").status_code == 409
-    assert service.assess(given.row).status_code == 200
+    assert service.assess(helpers.row).status_code == 200
 
 
 def test_reload_tells_whether_anything_changed(shared):
     assert shared.http.post("/v1/reload").json()["changed"] is False
 
 
-def test_pages_of_other_sites_are_kept_out(running, given):
+def test_pages_of_other_sites_are_kept_out(running, helpers):
     service = running()
     assert service.http.post("/v1/reload", headers={"origin": "https://example.org"}).status_code == 403
     assert service.http.post("/v1/reload", headers={"origin": service.url}).status_code == 200
@@ -457,39 +454,39 @@ def test_pages_of_other_sites_are_kept_out(running, given):
 
 
 @pytest.mark.parametrize("log_values", [False, True])
-def test_a_fault_is_told_in_a_sentence(running, given, logs, monkeypatch, log_values):
+def test_a_fault_is_told_in_a_sentence(running, helpers, logs, monkeypatch, log_values):
     service = running(log_values=log_values)
 
     def broken(rows, *, coverage):
         raise ZeroDivisionError("secret 123.25")
 
     monkeypatch.setattr(service.service.served.engine, "assess", broken)
-    answer = service.assess(given.row)
+    answer = service.assess(helpers.row)
     assert answer.status_code == 500
-    assert "fault of onsphere" in answer.json()["detail"]
+    assert "onsphere failed" in answer.json()["detail"]
     (fault,) = [line for line in logs if line["event"] == "fault"]
     assert fault["type"] == "ZeroDivisionError"
     assert ("secret" in str(logs)) == log_values
 
 
-def test_the_logs_hold_no_features_unless_asked(running, given, logs):
-    running().assess(given.row)
-    given.until(lambda: "request" in [line["event"] for line in logs])
+def test_the_logs_hold_no_features_unless_asked(running, helpers, logs):
+    running().assess(helpers.row)
+    helpers.until(lambda: "request" in [line["event"] for line in logs])
     assert ((line := logs[-1])["rows"], line["accepted"], line["recorded"], line["status"]) == (1, 1, True, 200)
     assert "2024-03-01" not in str(logs)
-    running(log_values=True).assess(given.row)
-    given.until(lambda: "values" in logs[-1])
+    running(log_values=True).assess(helpers.row)
+    helpers.until(lambda: "values" in logs[-1])
     assert logs[-1]["values"][0]["day"].startswith("2024-03-01")
 
 
-def test_an_answer_that_takes_too_long_is_given_up(running, given, monkeypatch):
+def test_an_answer_that_takes_too_long_is_given_up(running, helpers, monkeypatch):
     service = running(timeout=0.2)
     monkeypatch.setattr(service.service.served.engine, "assess", lambda rows, coverage: time.sleep(1.0))
-    answer = service.assess(given.row)
+    answer = service.assess(helpers.row)
     assert answer.status_code == 504
 
 
-def test_the_app_runs_without_a_server_too(models, tmp_path, given):
+def test_the_app_runs_without_a_server_too(models, tmp_path, helpers):
     import asyncio
 
     async def asked():
@@ -497,6 +494,6 @@ def test_the_app_runs_without_a_server_too(models, tmp_path, given):
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                return (await client.post("/v1/assess", json={"rows": [given.row]})).json()
+                return (await client.post("/v1/assess", json={"rows": [helpers.row]})).json()
 
     assert asyncio.run(asked())["recorded"] is True

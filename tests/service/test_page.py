@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from onsphere.service import hashed, new_key
+from onsphere.service import hash_key, make_key
 
 PICTURES = os.environ.get("ONSPHERE_PICTURES")  # a folder to keep screenshots in, to be looked at
 
@@ -37,16 +37,16 @@ def keep(page, name):
         page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
 
 
-def busy(service, given, n_far=5):
+def busy(service, helpers, n_far=5):
     for index in range(40):
-        service.assess({**given.row, "size": index / 20 - 1.0})
+        service.assess({**helpers.row, "size": index / 20 - 1.0})
     for _ in range(n_far):
-        service.assess({**given.far, "id": 7})
+        service.assess({**helpers.far, "id": 7})
 
 
-def test_it_shows_what_happens(running, show, given):
+def test_it_shows_what_happens(running, show, helpers):
     service = running()
-    busy(service, given)
+    busy(service, helpers)
     page = show(service)
     page.get_by_text("no sign of drift").or_(page.get_by_text("Drift alarm")).first.wait_for()
     assert page.said == []
@@ -61,12 +61,12 @@ def test_it_shows_what_happens(running, show, given):
     assert "9" in page.locator("#rejected tr").first.inner_text()
     assert page.locator("#accepted").inner_text() == "88.9 %"
     before = page.locator("#uncertainty circle").count()
-    service.assess(given.row)
+    service.assess(helpers.row)
     page.locator("#uncertainty circle").nth(before).wait_for()
     keep(page, "page-light")
 
 
-def test_one_row_is_tried_by_keyboard_alone(running, show, given):
+def test_one_row_is_tried_by_keyboard_alone(running, show, helpers):
     page = show(running())
     page.get_by_label("size").wait_for()
     page.keyboard.press("Tab")
@@ -106,11 +106,11 @@ def test_a_wrong_field_is_shown_and_reached(running, show):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_alarm_is_said_with_what_moved_and_can_be_ended(running, show, given, scheme):
+def test_an_alarm_is_said_with_what_moved_and_can_be_ended(running, show, helpers, scheme):
     service = running()
-    busy(service, given, n_far=0)
+    busy(service, helpers, n_far=0)
     for _ in range(4):
-        service.assess(*[{**given.far, "shop": "new one"}] * 50)
+        service.assess(*[{**helpers.far, "shop": "new one"}] * 50)
     page = show(service, scheme=scheme)
     page.get_by_role("status").get_by_text("Drift alarm").wait_for()
     moved = page.locator("#hints li").all_inner_texts()
@@ -143,7 +143,7 @@ def test_the_promise_is_the_one_that_holds(running, show, model, said):
     assert found.startswith(said) if said else found == ""
 
 
-def test_a_store_that_does_not_work_is_said(running, show, given, tmp_path):
+def test_a_store_that_does_not_work_is_said(running, show, helpers, tmp_path):
     service = running(store=str(tmp_path / "none" / "s.sqlite"))
     page = show(service)
     page.get_by_role("status").get_by_text("answered but not stored").wait_for()
@@ -160,8 +160,8 @@ def test_a_service_that_is_gone_is_said(running, show):
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(running, show):
-    key = new_key()
-    page = show(running(api_keys=(hashed(key),)))
+    key = make_key()
+    page = show(running(api_keys=(hash_key(key),)))
     page.get_by_label("Key").fill("wrong")
     page.get_by_role("button", name="Use it").click()
     page.get_by_text("The key is not known").wait_for()
@@ -178,9 +178,9 @@ def overlap(one, other):
     )
 
 
-def test_columns_that_moved_without_an_alarm_are_no_quiet(running, show, given):
+def test_columns_that_moved_without_an_alarm_are_no_quiet(running, show, helpers):
     service = running()
-    frame = given.table(150, seed=3).assign(rooms=1.0).drop(columns=["id", "site", "price"])
+    frame = helpers.table(150, seed=3).assign(rooms=1.0).drop(columns=["id", "site", "price"])
     service.assess(*json.loads(frame.assign(day="2024-03-01").to_json(orient="records")))
     page = show(service)
     page.get_by_role("status").get_by_text("no drift alarm, but columns moved").wait_for()
@@ -228,9 +228,9 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
-def test_it_can_be_read_in_light_and_dark_narrow_and_wide(running, show, given, scheme, width):
+def test_it_can_be_read_in_light_and_dark_narrow_and_wide(running, show, helpers, scheme, width):
     service = running()
-    busy(service, given, n_far=1)
+    busy(service, helpers, n_far=1)
     page = show(service, scheme=scheme, width=width)
     page.locator("#rejected td.wide").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= width

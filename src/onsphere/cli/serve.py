@@ -104,7 +104,7 @@ def serve(
         read_timeout=read_timeout,
         grace=grace,
     )
-    run(settings, report=lambda address: print(f"Serving {model} at {address} (Ctrl+C stops it)", flush=True))
+    run(settings, on_ready=lambda address: print(f"Serving {model} at {address} (Ctrl+C stops it)", flush=True))
 
 
 def new_key(
@@ -112,11 +112,10 @@ def new_key(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Make an API key for `onsphere serve`: the key for the client, the hash for the service."""
-    from onsphere.service import hashed
-    from onsphere.service import new_key as made
+    from onsphere.service import hash_key, make_key
 
-    key = made()
-    line = f"{name} {hashed(key)}".strip()
+    key = make_key()
+    line = f"{name} {hash_key(key)}".strip()
     if as_json:
         print_json({"key": key, "hash": line})
         return

@@ -15,8 +15,7 @@ except ImportError:
     raise missing_extra_error("The service", "fastapi, uvicorn and prometheus-client", "serve") from None
 
 from onsphere.service.app import create_app
-from onsphere.service.keys import hashed, new_key
-from onsphere.service.serve import serve
-from onsphere.service.settings import Settings
+from onsphere.service.server import serve
+from onsphere.service.settings import Settings, hash_key, make_key
 
-__all__ = ["Settings", "create_app", "hashed", "new_key", "serve"]
+__all__ = ["Settings", "create_app", "hash_key", "make_key", "serve"]

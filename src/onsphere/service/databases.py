@@ -1,4 +1,4 @@
-"""SQLite and PostgreSQL behind the same few calls."""
+"""Talk to SQLite and PostgreSQL through the same few calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Database", "StoreError", "open_database"]
 
 _SECONDS_TO_WAIT = 5  # for other workers, and for a server that does not answer
 
-# One row for each request, and one for each model that was ever watched.
+# One row per request, and one per model that was ever watched.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS onsphere_assessments (
     id {serial},
@@ -45,29 +45,29 @@ CREATE TABLE IF NOT EXISTS onsphere_monitors (
 
 
 class StoreError(Exception):
-    """The database did not do what it was asked for; the message says why."""
+    """The database failed; the message says why."""
 
 
 class Database(Protocol):
-    """A connection that is opened when it is needed, and given up when anything goes wrong."""
+    """A connection that is opened when it is needed, and closed when anything goes wrong."""
 
     name: str
 
-    def reading(self) -> Any:
-        """A context: a function that runs a query and returns its rows."""
+    def begin_read(self) -> Any:
+        """Open a context with a function that runs a query and returns its rows."""
         ...
 
-    def writing(self) -> Any:
-        """The same in a transaction that no other writer shares, and that is on the disk when the context ends."""
+    def begin_write(self) -> Any:
+        """Do the same in a transaction with one writer at a time, which is on the disk when the context ends."""
         ...
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         ...
 
 
 def open_database(url: str) -> Database:
-    """By how the URL begins; nothing is connected to yet."""
+    """Return the database of a URL, without connecting yet."""
     kind, _, rest = url.partition("://")
     if kind == "sqlite":
         return SQLite(rest.removeprefix("/"))
@@ -86,16 +86,16 @@ class SQLite:
         self._path, self._connection, self._inode = Path(path), None, 0
         self.name = f"SQLite {path}"
 
-    def reading(self) -> Any:
+    def begin_read(self) -> Any:
         return self._transaction("BEGIN")
 
-    def writing(self) -> Any:
+    def begin_write(self) -> Any:
         return self._transaction("BEGIN IMMEDIATE")
 
     @contextmanager
     def _transaction(self, begin: str) -> Generator[Any]:
         try:
-            connection = self._connected()
+            connection = self._connect()
             connection.execute(begin)
             yield lambda query, values=(): connection.execute(query, tuple(values)).fetchall()
             connection.execute("COMMIT")
@@ -109,18 +109,18 @@ class SQLite:
             self.close()
             raise
 
-    def _connected(self) -> sqlite3.Connection:
-        # Someone may have moved the file away: what was written to it then would be lost.
+    def _connect(self) -> sqlite3.Connection:
+        # Someone may have moved the file away: what is written to it now would be lost.
         if self._connection is not None and os.stat(self._path).st_ino != self._inode:
             self.close()
         if self._connection is None:
             connection = sqlite3.connect(
                 self._path, timeout=_SECONDS_TO_WAIT, isolation_level=None, check_same_thread=False
             )
-            with _closed_if_it_fails(connection):
+            with _close_on_error(connection):
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
-                for statement in _statements(serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB"):
+                for statement in _list_statements(serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB"):
                     connection.execute(statement)
                 self._inode = os.stat(self._path).st_ino
             self._connection = connection
@@ -129,7 +129,7 @@ class SQLite:
     def close(self) -> None:
         if self._connection is not None:
             with suppress(sqlite3.Error):
-                self._connection.close()  # which undoes a transaction that is open
+                self._connection.close()  # rolls an open transaction back
         self._connection = None
 
 
@@ -141,18 +141,18 @@ class PostgreSQL:
     def __init__(self, url: str) -> None:
         self._url, self._connection = url, None
         self.name = "PostgreSQL"
-        self._psycopg = _psycopg()
+        self._psycopg = _import_psycopg()
 
-    def reading(self) -> Any:
+    def begin_read(self) -> Any:
         return self._transaction(lock=False)
 
-    def writing(self) -> Any:
+    def begin_write(self) -> Any:
         return self._transaction(lock=True)
 
     @contextmanager
     def _transaction(self, *, lock: bool) -> Generator[Any]:
         try:
-            connection = self._connected()
+            connection = self._connect()
             with connection.transaction(), connection.cursor() as cursor:
 
                 def run(query: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -169,7 +169,7 @@ class PostgreSQL:
             self.close()
             raise
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         if self._connection is None:
             connection = self._psycopg.connect(
                 self._url,
@@ -179,9 +179,9 @@ class PostgreSQL:
                 options=f"-c statement_timeout={1000 * _SECONDS_TO_WAIT} -c client_min_messages=warning",
                 application_name="onsphere",
             )
-            with _closed_if_it_fails(connection), connection.transaction():
+            with _close_on_error(connection), connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [self._LOCK])
-                for statement in _statements(serial="BIGSERIAL PRIMARY KEY", bytes="BYTEA"):
+                for statement in _list_statements(serial="BIGSERIAL PRIMARY KEY", bytes="BYTEA"):
                     connection.execute(statement)
             self._connection = connection
         return self._connection
@@ -193,12 +193,12 @@ class PostgreSQL:
         self._connection = None
 
 
-def _statements(**types: str) -> list[str]:
+def _list_statements(**types: str) -> list[str]:
     return _TABLES.format(**types).split(";")
 
 
 @contextmanager
-def _closed_if_it_fails(connection: Any) -> Generator[None]:
+def _close_on_error(connection: Any) -> Generator[None]:
     try:
         yield
     except BaseException:
@@ -206,7 +206,7 @@ def _closed_if_it_fails(connection: Any) -> Generator[None]:
             raise
 
 
-def _psycopg() -> Any:
+def _import_psycopg() -> Any:
     try:
         import psycopg
     except ImportError:

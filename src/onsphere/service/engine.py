@@ -1,4 +1,4 @@
-"""A model that answers: loaded from its file, described, and exchanged for a newer one while it serves."""
+"""Load the model that answers, describe it, and replace it by a newer one while it serves."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from onsphere._internal.validation import Floats
+from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, OnsphereError
+from onsphere.export import graph_inputs, open_graph
 from onsphere.persistence import calibrated_by, load_with_manifest
 from onsphere.table.columns import Column
-from onsphere.table.model_file import model_columns
+from onsphere.table.model_file import described_columns, model_columns
 
-__all__ = ["Engine", "Facts", "ModelEngine", "Served", "facts_of", "load_engine"]
+__all__ = ["Engine", "Facts", "GraphEngine", "ModelEngine", "ServedModel", "load_engine"]
+
+_ROWS_PER_RUN = 1_000  # a graph of trees holds a leaf of every tree for each row
+_GRAPH_OUTPUTS = {"label": "value", "set": "prediction_set"}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a model, whatever file it came from.
+    """The facts about a model, whatever file it came from.
 
     Attributes
     ----------
@@ -49,11 +53,11 @@ class Facts:
     calibration : array of shape (n,) or None
         The uncertainties of the calibration rows.
     calibrated_by : {"held-out rows", "cross-validation"} or None
-        Only after the first does the drift alarm keep its promise; None where the file does not say.
+        Only the first keeps the promise of the drift alarm; None where the file does not say.
     reference : dict or None
-        What is kept of each column of ordinary rows, which says which of them moved; see `onsphere.drift`.
+        A summary of each column of ordinary rows, to see which of them moved; see `onsphere.drift`.
     notes : tuple of str
-        What deserves a look.
+        Warnings about the model.
     more : dict
         Plain JSON values: rule, figures, libraries and the like.
     """
@@ -80,8 +84,18 @@ class Facts:
         """The columns that a row must have."""
         return tuple(column for column in self.columns if column.is_feature)
 
+    @property
+    def known_names(self) -> set[str]:
+        """The columns that a row may have: targets and unused columns may come along, as they did in training."""
+        return {column.name for column in self.columns} | set(() if self.as_array else self.targets)
+
+    @property
+    def key_names(self) -> list[str]:
+        """The columns that name rows."""
+        return [column.name for column in self.columns if column.kind == "key"]
+
     def describe(self) -> dict[str, Any]:
-        """Plain values for `GET /v1/model`."""
+        """Return plain values for `GET /v1/model`."""
         band = None
         if self.calibration is not None:
             low, middle, high = np.quantile(self.calibration, [0.05, 0.5, 0.95]).tolist()
@@ -114,17 +128,17 @@ class Facts:
 
 
 class Engine(Protocol):
-    """What the service asks of a model."""
+    """A model as the service uses it."""
 
     facts: Facts
 
     def assess(self, rows: Any, *, coverage: float) -> Assessment:
-        """Everything the model says about each row of a DataFrame, or of an array where `facts.as_array`."""
+        """Assess each row of a DataFrame, or of an array where `facts.as_array`."""
         ...
 
 
 class ModelEngine:
-    """A model of a .onsphere file.
+    """The model of a .onsphere file.
 
     Parameters
     ----------
@@ -141,35 +155,89 @@ class ModelEngine:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, trusted=trusted)
         calibration, summary = self.model.calibration_, manifest["summary"]
-        manifest.setdefault("calibrated_by", calibrated_by(self.model))  # which older files do not say
-        self.facts = facts_of(
+        manifest.setdefault("calibrated_by", calibrated_by(self.model))  # older files do not say
+        self.facts = _build_facts(
             path,
             manifest,
             kind="onsphere",
-            targets=_targets(self.model, summary),
+            targets=summary["targets"] if "targets" in summary else _name_targets(self.model),
             columns=model_columns(path, self.model, summary) if "columns" in summary else None,
-            levels=_levels(self.model),
+            levels=_find_levels(self.model),
             coverage=coverage,
             calibration=None if calibration is None else calibration.uncertainty,
             notes=[str(warning.message) for warning in caught],
         )
 
     def assess(self, rows: Any, *, coverage: float) -> Assessment:
-        """Everything the model says about each row."""
+        """Assess each row."""
         with np.errstate(all="ignore"):  # rows far away may overflow, and get an infinite uncertainty
             return self.model.assess(rows, coverage=coverage)
 
 
-def load_engine(path: str | Path, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> Engine:
-    """The engine for a file, by the ending of its name."""
-    if Path(path).suffix.lower() == ".onnx":
-        from onsphere.service.graphs import GraphEngine
+class GraphEngine:
+    """A graph that `export_onnx` wrote, run by onnxruntime; the coverage of its intervals is fixed.
 
+    Parameters
+    ----------
+    path : path
+    coverage : float
+        That of the graph, or 0 for whichever it has.
+    """
+
+    def __init__(self, path: str | Path, *, coverage: float = 0.0) -> None:
+        path = Path(path)
+        try:
+            self._session, facts = open_graph(path)
+        except ImportError:
+            raise missing_extra_error("Serving an ONNX file", "onnxruntime", "serve") from None
+        self._inputs, self._outputs = facts["inputs"], facts["outputs"]
+        manifest, summary = facts["manifest"], facts["manifest"]["summary"]
+        self.facts = _build_facts(
+            path,
+            manifest,
+            kind="onnx",
+            targets=summary["targets"] if "targets" in summary else _name_graph_targets(self._session),
+            columns=described_columns(path, summary) if "columns" in summary else None,
+            levels={},
+            coverage=facts["coverage"],
+            calibration=facts.get("calibration"),
+            notes=[],
+        )
+        self._check_coverage(coverage or self.facts.coverage)
+        classes = manifest["classes"]
+        self._output_names = None if classes is None else tuple(str(label) for label in classes)
+
+    def assess(self, rows: Any, *, coverage: float) -> Assessment:
+        """Assess each row."""
+        self._check_coverage(coverage)
+        parts = [
+            self._session.run(self._outputs, graph_inputs(self._inputs, rows[start : start + _ROWS_PER_RUN]))
+            for start in range(0, len(rows), _ROWS_PER_RUN)
+        ]
+        found: dict[str, Any] = {
+            str(_GRAPH_OUTPUTS.get(name, name)): np.concatenate([part[place] for part in parts])
+            for place, name in enumerate(self._outputs)
+        }
+        if found["value"].dtype == object:
+            found["value"] = found["value"].astype(np.str_)
+        return Assessment(**found, output_names=self._output_names)
+
+    def _check_coverage(self, coverage: float) -> None:
+        if coverage != self.facts.coverage:
+            raise InvalidInputError(
+                f"Expected a coverage of {self.facts.coverage:g}, the one that this ONNX file was written with. Got "
+                f"{coverage:g}. Leave it out, or serve the .onsphere file."
+            )
+
+
+def load_engine(path: str | Path, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> Engine:
+    """Load a .onsphere or .onnx file."""
+    if Path(path).suffix.lower() == ".onnx":
         return GraphEngine(path, coverage=coverage)
     return ModelEngine(path, coverage=coverage, trusted=trusted)
 
 
-def facts_of(
+def _build_facts(
     path: Path,
     manifest: dict[str, Any],
     *,
@@ -181,17 +249,23 @@ def facts_of(
     calibration: Any,
     notes: Sequence[str],
 ) -> Facts:
-    """What a manifest and a file say of a model; without columns of a table, all are numbers."""
+    """Collect what a manifest and a file say about a model; without columns of a table, all are numbers."""
     summary, classes, threshold = manifest["summary"], manifest["classes"], manifest["threshold"]
+    as_array = columns is None and manifest["columns"] is None
+    if columns is None:
+        names = manifest["columns"] or [f"x{index}" for index in range(manifest["n_features"] or 0)]
+        columns = [Column(name, "number") for name in names]
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return Facts(
         name=path.name,
-        sha256=_checksum(path),
+        sha256=sha256,
         kind=kind,
         model=manifest["model"],
         task="regression" if classes is None else "classification",
         targets=tuple(targets),
-        columns=_numbers(manifest) if columns is None else tuple(columns),
-        as_array=columns is None and manifest["columns"] is None,
+        columns=tuple(columns),
+        as_array=as_array,
         levels=levels,
         coverage=coverage or float(summary.get("coverage", 0.9)),
         threshold=None if threshold is None else float(threshold),
@@ -211,35 +285,29 @@ def facts_of(
     )
 
 
-def _numbers(manifest: dict[str, Any]) -> tuple[Column, ...]:
-    names = manifest["columns"] or [f"x{index}" for index in range(manifest["n_features"] or 0)]
-    return tuple(Column(name, "number") for name in names)
-
-
-def _targets(model: Any, summary: dict[str, Any]) -> tuple[str, ...]:
-    if "targets" in summary:
-        return tuple(summary["targets"])
+def _name_targets(model: Any) -> Sequence[str]:
     names = getattr(model, "_output_names", None)
     n_outputs = 1 if getattr(model, "_target_is_flat", True) else len(np.atleast_1d(model.spread_))
     if n_outputs == 1 and not names:
-        return ("value",)
-    return tuple(names or (str(index) for index in range(n_outputs)))
+        return ["value"]
+    return names or [str(index) for index in range(n_outputs)]
 
 
-def _levels(model: Any) -> dict[str, list[str]]:
-    """What the categories were in training, where the model begins with a TableEncoder."""
+def _name_graph_targets(session: Any) -> Sequence[str]:
+    shapes = {output.name: output.shape for output in session.get_outputs()}
+    shape = shapes.get("value", [])
+    return [str(index) for index in range(shape[1])] if len(shape) == 2 else ["value"]
+
+
+def _find_levels(model: Any) -> dict[str, list[str]]:
+    """Return the categories known from training, where the model begins with a TableEncoder."""
     for _, step in getattr(model.estimator_, "steps", ()):
         if hasattr(step, "levels_"):
             return {name: list(levels) for name, levels in step.levels_.items()}
     return {}
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class Served:
+class ServedModel:
     """The engine that answers now; a newer one takes its place at once, and requests in flight keep theirs.
 
     Parameters
@@ -260,18 +328,18 @@ class Served:
     def __init__(self, path: str | Path, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> None:
         self._path, self._coverage, self._trusted = Path(path), coverage, tuple(trusted)
         self._lock = threading.Lock()
-        self._seen = self._signature()
+        self._seen = self._read_signature()
         self.engine: Engine = load_engine(self._path, coverage=coverage, trusted=trusted)
         self.loaded_at, self.trouble = time.time(), None
 
-    def changed(self) -> bool:
-        """Whether the file is another one than when it was last looked at."""
-        return self._signature() not in (self._seen, None)
+    def has_changed(self) -> bool:
+        """Return whether the file is another one than at the last look."""
+        return self._read_signature() not in (self._seen, None)
 
     def reload(self) -> bool:
-        """Load the file anew; whether another model answers now. An error leaves the one that answers."""
+        """Load the file again, and return whether another model answers now; after an error the old one answers."""
         with self._lock:
-            self._seen = self._signature()
+            self._seen = self._read_signature()
             try:
                 engine = load_engine(self._path, coverage=self._coverage, trusted=self._trusted)
             except OnsphereError as error:
@@ -280,13 +348,13 @@ class Served:
             except OSError as error:
                 self.trouble = f"Expected to read {self._path}. Got: {error}."
                 raise InvalidInputError(self.trouble) from None
-            other = engine.facts.sha256 != self.engine.facts.sha256
+            changed = engine.facts.sha256 != self.engine.facts.sha256
             self.engine, self.loaded_at, self.trouble = engine, time.time(), None
-            return other
+            return changed
 
-    def _signature(self) -> tuple[int, int, int] | None:
+    def _read_signature(self) -> tuple[int, int, int] | None:
         try:
             found = self._path.stat()
-        except OSError:  # in the middle of being replaced, or gone
+        except OSError:  # being replaced just now, or gone
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,4 +1,4 @@
-"""One line of JSON for each event, and what Prometheus is told."""
+"""Log one line of JSON for each event, and count for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from onsphere.service.problems import RequestError
-from onsphere.service.replies import json_of
+from onsphere.service.problems import RequestError, send_error
 
-__all__ = ["JsonLines", "Metrics", "Watch", "log_config"]
+__all__ = ["JsonLines", "Metrics", "RequestLogger", "make_log_config"]
 
 logger = logging.getLogger("onsphere.service")
 
@@ -23,7 +22,7 @@ _BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 
 
 class JsonLines(logging.Formatter):
-    """A log record as a line of JSON; `extra={"fields": {...}}` adds to it."""
+    """Formats a log record as a line of JSON; `extra={"fields": {...}}` adds to it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -36,8 +35,8 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_config() -> dict[str, Any]:
-    """For `logging.config.dictConfig`: all on stderr; uvicorn's own line for each request is left out."""
+def make_log_config() -> dict[str, Any]:
+    """Return a config for `logging.config.dictConfig`: all to stderr, without uvicorn's own line per request."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -66,8 +65,8 @@ class Metrics:
         self.capital = Gauge("onsphere_drift_log_capital", "Evidence of drift; the alarm is at log(1/alpha).", **latest)
         self.loaded = Gauge("onsphere_model_loaded_timestamp_seconds", "When the model was loaded.", **latest)
 
-    def text(self) -> bytes:
-        """What `GET /metrics` answers."""
+    def write_text(self) -> bytes:
+        """Return what `GET /metrics` answers."""
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -77,17 +76,17 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Watch:
-    """The outermost layer: numbers, times and logs each request, and turns a fault of ours into a sentence.
+class RequestLogger:
+    """The outermost layer: numbers, times and logs each request, and answers a failure with a sentence.
 
     Parameters
     ----------
     app : ASGI application
     metrics : Metrics
     paths : collection of str
-        Those that are counted by name.
+        The paths that are counted by name.
     log_values : bool
-        Whether the logs may tell what a fault was about, which may hold features.
+        Whether the logs may quote the error of a failure, which may contain features.
     """
 
     def __init__(self, app: Any, *, metrics: Metrics, paths: frozenset[str], log_values: bool) -> None:
@@ -98,10 +97,10 @@ class Watch:
             await self._app(scope, receive, send)
             return
         started, status = time.perf_counter(), 0
-        number = f"{random.getrandbits(128):032x}"  # no secret, so that the system need not be asked for it
-        scope.setdefault("state", {}).update(request=number, started=started, told={})
+        number = f"{random.getrandbits(128):032x}"  # not a secret
+        scope.setdefault("state", {}).update(request=number, started=started, log_fields={})
 
-        async def sending(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -110,20 +109,17 @@ class Watch:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send_with_headers)
         except Exception as error:
             self._log_fault(error, number)
             if not status:
-                fault = RequestError(500, f"A fault of onsphere. Its logs tell more of request {number}.")
-                body = json_of(fault.body())
-                headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-                await sending({"type": "http.response.start", "status": 500, "headers": headers})
-                await sending({"type": "http.response.body", "body": body})
+                fault = RequestError(500, f"onsphere failed. Its logs say more about request {number}.")
+                await send_error(fault, send_with_headers)
         finally:
-            self._told(scope, status, time.perf_counter() - started)
+            self._count_and_log(scope, status, time.perf_counter() - started)
 
     def _log_fault(self, error: Exception, number: str) -> None:
-        """Where it happened; what it says only if asked, because it may repeat features."""
+        """Log where it happened; the error itself only if the settings allow it, because it may quote features."""
         last = traceback.extract_tb(error.__traceback__)[-1]
         fields = {
             "event": "fault",
@@ -133,7 +129,7 @@ class Watch:
         }
         logger.error("fault", extra={"fields": fields}, exc_info=error if self._log_values else None)
 
-    def _told(self, scope: Any, status: int, seconds: float) -> None:
+    def _count_and_log(self, scope: Any, status: int, seconds: float) -> None:
         path = scope["path"] if scope["path"] in self._paths else "other"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
@@ -145,7 +141,7 @@ class Watch:
             "status": status,
             "seconds": round(seconds, 6),
             "from": (scope.get("client") or [None])[0],
-            **scope["state"]["told"],
+            **scope["state"]["log_fields"],
         }
         logger.info("request", extra={"fields": fields})
 

@@ -1,13 +1,15 @@
-"""What is wrong with a request, column by column."""
+"""Describe what is wrong with a request, column by column, and send it to the client."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Problem", "Problems", "RequestError", "shown"]
+from onsphere.service.replies import encode_json
 
-_MOST = 20  # that are told of one request
-_LONGEST = 60  # characters of a value in a message
+__all__ = ["Problem", "Problems", "RequestError", "describe_value", "send_error"]
+
+_MAX_PROBLEMS = 20  # listed in one answer
+_MAX_CHARACTERS = 60  # of a value in a message
 
 
 class Problem(NamedTuple):
@@ -25,7 +27,7 @@ class RequestError(Exception):
     Parameters
     ----------
     status : int
-        Of HTTP.
+        The HTTP status.
     detail : str
         A sentence.
     problems : list of Problem
@@ -35,26 +37,42 @@ class RequestError(Exception):
         super().__init__(detail)
         self.status, self.detail, self.problems = status, detail, problems or []
 
-    def body(self) -> dict[str, Any]:
-        """What the client is told."""
-        return {"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]}
+    def to_json(self) -> bytes:
+        """Return the body of the answer."""
+        return encode_json({"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]})
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that an answer of this status needs."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
+        return {"retry-after": "1"} if self.status in (429, 503) else {}
+
+
+async def send_error(error: RequestError, send: Any) -> None:
+    """Send an error as JSON, from a layer around the application."""
+    body = error.to_json()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
 
 
 class Problems:
-    """Problems as they are found, the first of them kept."""
+    """Collects problems; the first few are kept, all are counted."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
         self.n_found = 0
 
     def add(self, column: str | None, row: int | None, expected: str, got: str) -> None:
-        """Note one."""
+        """Add one."""
         self.n_found += 1
-        if len(self.found) < _MOST:
+        if len(self.found) < _MAX_PROBLEMS:
             self.found.append(Problem(column, row, expected, got))
 
     def check(self) -> None:
-        """Raise what was found, if anything."""
+        """Raise a RequestError if anything was found."""
         if self.n_found:
             first = self.found[0]
             column = "" if first.column is None else f" in the column {first.column}"
@@ -64,8 +82,8 @@ class Problems:
             raise RequestError(422, detail, self.found)
 
 
-def shown(value: Any) -> str:
-    """A value in a message: its kind, and the beginning of it."""
+def describe_value(value: Any) -> str:
+    """Return a value as a message shows it: its kind, and its beginning."""
     match value:
         case None:
             return "nothing"
@@ -76,12 +94,9 @@ def shown(value: Any) -> str:
         case float():
             return f"the number {value!r}"
         case str():
-            return f"the text {_shortened(value)!r}"
+            text = value if len(value) <= _MAX_CHARACTERS else value[:_MAX_CHARACTERS] + "…"
+            return f"the text {text!r}"
         case list():
             return "a list"
         case _:
             return "an object"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -1,7 +1,7 @@
-"""The one thread that writes: requests that wait at the same time share one transaction.
+"""Write records in one thread, where requests that wait at the same time share a transaction.
 
-An answer waits until its record is on the disk. Where the database is down, answers go out without, marked as such; the
-thread keeps trying, and what comes after is kept again.
+An answer waits until its record is on the disk. While the database is down, answers go out without a record, and say
+so; the thread keeps trying, and later requests are recorded again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Recorder"]
 
 logger = logging.getLogger("onsphere.service")
 
-_TOGETHER = 200  # records of one transaction
-_MOST_WAITING = 2_000
-_PAUSE = 1.0  # seconds between attempts while the database is down, and between looks while nothing is asked
+_MAX_TOGETHER = 200  # records of one transaction
+_MAX_WAITING = 2_000
+_PAUSE = 1.0  # seconds between attempts while the database is down, and between checks while nothing comes
 
 
 class Recorder:
@@ -41,28 +41,28 @@ class Recorder:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: queue.Queue[tuple[Any, Future[None]] | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[tuple[Any, Future[None]] | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="onsphere-recorder", daemon=True)
         self._last_attempt = 0.0
-        self.trouble: str | None = "The store was not reached yet."
+        self.trouble: str | None = "The store has not been reached yet."
 
     def start(self) -> None:
-        """Begin; the first attempt is made before this returns."""
+        """Try the store once, and start the thread."""
         self._attempt(self._store.check)
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, and end."""
+        """Write what waits, and stop the thread."""
         self._waiting.put(None)
         self._thread.join()
         self._store.close()
 
     def record(self, record: Record) -> Future[None]:
-        """Hand a record over; the future is done when it is on the disk, and fails where it cannot be written."""
+        """Hand a record over; the future is done when it is on the disk, and fails if it cannot be written."""
         return self._enqueue(record)
 
     def do(self, task: Callable[[Store], Any]) -> Future[Any]:
-        """Ask the store for something else, in the same thread."""
+        """Run another task on the store, in the same thread."""
         return self._enqueue(task)
 
     def _enqueue(self, item: Any) -> Future[Any]:
@@ -83,7 +83,7 @@ class Recorder:
             except queue.Empty:
                 self._attempt(self._store.check)
                 continue
-            items, ended = self._all_waiting(first)
+            items, ended = self._take_waiting(first)
             self._work(items)
             if ended:
                 return
@@ -98,12 +98,12 @@ class Recorder:
             if not isinstance(task, Record):
                 self._attempt(lambda task=task: task(self._store), [future])
 
-    def _all_waiting(self, item: Any) -> tuple[list[Any], bool]:
-        """All that wait now, and whether the end is among them."""
+    def _take_waiting(self, item: Any) -> tuple[list[Any], bool]:
+        """Take all items that wait now, and say whether the end is among them."""
         items: list[Any] = []
         while item is not None:
             items.append(item)
-            if len(items) == _TOGETHER:
+            if len(items) == _MAX_TOGETHER:
                 return items, False
             try:
                 item = self._waiting.get_nowait()
@@ -117,7 +117,7 @@ class Recorder:
         except StoreError as caught:
             result, error, trouble = None, caught, str(caught)
         except Exception as caught:
-            # What is in the tables is not what was written there; the thread has to go on, whatever it is.
+            # The tables do not hold what was written there; the thread goes on, whatever it is.
             result, error, trouble = None, caught, f"The store cannot be read: {caught}"
         self._last_attempt = time.monotonic()
         if trouble != self.trouble:

@@ -1,4 +1,4 @@
-"""What the service answers, for OpenAPI."""
+"""Describe requests and answers for OpenAPI; the schema of a row follows the columns of the model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,24 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-__all__ = ["Answer", "Answers", "ErrorAnswer", "Health", "Live", "ModelFacts", "Readiness", "Reloaded", "ResetDone"]
+from onsphere.service.batching import ARROW, CSV, JSON, MEDIA_TYPES
+from onsphere.service.engine import Facts
+from onsphere.service.rows import MAX_NUMBER, MAX_TEXT
+from onsphere.table.columns import Column
+
+__all__ = [
+    "Answers",
+    "ErrorAnswer",
+    "Health",
+    "Live",
+    "ModelFacts",
+    "Readiness",
+    "Reloaded",
+    "ResetDone",
+    "build_body_schema",
+    "describe_batch_answers",
+    "describe_errors",
+]
 
 Number = float | None
 PerOutput = float | dict[str, Number] | None
@@ -22,14 +39,14 @@ class ErrorAt(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Why a request was not answered."""
+    """The reason why a request was not answered."""
 
     detail: str = Field(description="A sentence: what was expected, what came, what to do.")
     errors: list[ErrorAt]
 
 
 class Answer(BaseModel):
-    """What the model says about one row; null where it cannot."""
+    """The answer of the model for one row; null where it has none."""
 
     value: float | int | bool | str | dict[str, Number] | None = Field(description="The prediction; several by name.")
     uncertainty: Number = Field(description="Higher means less trustworthy; null where it is infinite.")
@@ -41,13 +58,15 @@ class Answer(BaseModel):
     direction_norm: Number = None
     anchor_residual: Number = None
     probabilities: dict[str, Number] | None = None
-    set: list[str] | None = Field(None, description="The classes that hold the true one with the coverage asked for.")
+    set: list[str] | None = Field(
+        None, description="The classes that contain the true one with the requested coverage."
+    )
     accepted: bool | None = Field(description="Whether to trust the row; null where the model has no threshold.")
     reason: str | None = Field(description="Why it was rejected.")
 
 
 class Answers(BaseModel):
-    """What the model says about each row of a request, in their order."""
+    """The answers for the rows of a request, in their order."""
 
     model: str = Field(description="SHA-256 of the model's file.")
     coverage: float
@@ -64,7 +83,7 @@ class ModelColumn(BaseModel):
 
 
 class Band(BaseModel):
-    """Uncertainties of the calibration rows: of 5 %, half and 95 % of them at most this."""
+    """Quantiles of the uncertainties of the calibration rows: 5 %, 50 % and 95 %."""
 
     low: float
     middle: float
@@ -72,7 +91,7 @@ class Band(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """What is served."""
+    """The model that is served."""
 
     name: str
     sha256: str
@@ -104,7 +123,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether everything works; the status is 503 where something does not."""
+    """A report on whether everything works; the status is 503 where it does not."""
 
     ready: bool
     store: str | None = Field(description="What is wrong with the store.")
@@ -165,7 +184,7 @@ class StoreState(BaseModel):
 
 
 class Live(BaseModel):
-    """What the page shows."""
+    """The data that the page shows."""
 
     now: float
     model: str
@@ -174,3 +193,77 @@ class Live(BaseModel):
     points: list[Point]
     rejected: list[Rejected]
     drift: Drift | None
+
+
+_REASONS = {
+    401: "The API key is missing or unknown.",
+    403: "The request comes from a page of another site.",
+    408: "The request did not arrive in time.",
+    409: "The file cannot be loaded; the model before it still answers.",
+    413: "The body has too many bytes or rows.",
+    415: "The body is of another type.",
+    421: "The request names another machine.",
+    422: "A column is unknown, missing or wrongly typed, or the body cannot be read.",
+    429: "Too many requests from one client.",
+    503: "Too much is being worked on; try again.",
+    504: "The answer took too long.",
+}
+
+
+def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of an address: those that all addresses have, and these."""
+    return {
+        status: {"model": ErrorAnswer, "description": _REASONS[status]} for status in (401, 403, 421, 429, *statuses)
+    }
+
+
+def describe_batch_answers() -> dict[str, Any]:
+    """Describe the answers that are not JSON."""
+    return {media_type: {"schema": {"type": "string"}} for media_type in (CSV, ARROW)}
+
+
+def build_body_schema(facts: Facts, max_rows: int) -> dict[str, Any]:
+    """Build the schema of the body of `POST /v1/assess`."""
+    features = {column.name: _build_column_schema(column) for column in facts.features}
+    others = {
+        column.name: _KEY if column.kind == "key" else _ANYTHING for column in facts.columns if not column.is_feature
+    }
+    if not facts.as_array:
+        others |= {target: _ANYTHING for target in facts.targets if target not in features}
+    by_name = {
+        "type": "object",
+        "properties": others | features,
+        "required": list(features),
+        "additionalProperties": False,
+    }
+    in_order = {
+        "type": "array",
+        "prefixItems": list(features.values()),
+        "items": False,
+        "minItems": len(features),
+        "maxItems": len(features),
+    }
+    rows = {"type": "array", "items": {"anyOf": [by_name, in_order]}, "minItems": 1, "maxItems": max_rows}
+    schema = {"type": "object", "properties": {"rows": rows}, "required": ["rows"], "additionalProperties": False}
+    content: dict[str, Any] = {JSON: {"schema": schema}}
+    for media_type in MEDIA_TYPES[1:]:
+        content[media_type] = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": True, "content": content}
+
+
+_ANYTHING: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
+_KEY = _ANYTHING | {"maxLength": MAX_TEXT, "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}
+
+
+def _build_column_schema(column: Column) -> dict[str, Any]:
+    match column.kind:
+        case "number":
+            types = ["number", "null", *(["string"] if column.written_as_text else [])]
+            return {"type": types, "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}
+        case "boolean":
+            return {"type": ["boolean", "null", *(["string"] if column.written_as_text else [])]}
+        case "category":
+            return {"type": ["string", "null"], "maxLength": MAX_TEXT}
+        case _:
+            schema: dict[str, Any] = {"type": ["string", "null"], "description": "A date or a date with a time."}
+            return schema | ({"format": "date"} if column.date_format in (None, "ISO8601") else {})

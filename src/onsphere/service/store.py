@@ -1,8 +1,8 @@
-"""What was assessed, and the drift alarm that all workers share, in one database.
+"""Keep assessments, and the drift alarm that all workers share, in one database.
 
-The monitor is a function of the scores in the order in which they were written. So it is not written with every
-request, but from time to time, with the number of the last request that it has seen; whoever is behind, or starts,
-reads it and catches up with the scores since. All workers come to the same alarm at the same row.
+The monitor depends only on the scores, in the order in which they were written. So it is not written with every
+request, but from time to time, with the number of the last request that it has seen; a worker that is behind, or
+starts, reads it and catches up with the scores since. All workers come to the same alarm at the same row.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from onsphere.service.engine import Facts
 
 __all__ = ["Record", "Store"]
 
-_ROWS_BETWEEN = 5_000  # that are caught up with at most, before the monitor is written anew
+_ROWS_BETWEEN = 5_000  # scores to catch up with at most, before the monitor is written again
 _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
-_MOST_COUNTED = 5_000  # requests
+_MAX_COUNTED = 5_000  # requests
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What is kept of one request.
+    """The record of one request.
 
     Attributes
     ----------
     facts : Facts
-        Of the model that answered.
+        About the model that answered.
     at, seconds : float
         When, in seconds since 1970, and how long the answer took.
     request : str
@@ -62,23 +62,23 @@ class Store:
     ----------
     database : Database
     alpha : float
-        How probable a false alarm may be.
+        How likely a false alarm may be.
     keep : int
-        Requests to keep, the latest.
+        How many of the latest requests to keep.
     """
 
     def __init__(self, database: Database, *, alpha: float, keep: int) -> None:
         self._database, self._alpha, self._keep = database, alpha, keep
-        self._watching: _Watching | None = None
+        self._monitor: _SharedMonitor | None = None
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._database.close()
 
     def write(self, records: list[Record]) -> None:
-        """Keep records, all or none, and let the monitor see them; they are on the disk when this returns."""
+        """Write records, all or none, and update the monitor; they are on the disk when this returns."""
         try:
-            with self._database.writing() as run:
+            with self._database.begin_write() as run:
                 for _, group in groupby(records, key=lambda record: record.facts.sha256):
                     self._write(run, list(group))
                 run(
@@ -87,16 +87,16 @@ class Store:
                     [self._keep],
                 )
         except BaseException:
-            self._watching = None  # it may have seen what was not kept
+            self._monitor = None  # it may have seen what was not kept
             raise
 
     def _write(self, run: Any, records: list[Record]) -> None:
-        """Records of one model; the monitor sees the scores of all at once, which is the same as one by one."""
+        """Write records of one model; the monitor takes all scores at once, which is the same as one by one."""
         facts = records[0].facts
-        watching = self._caught_up(run, facts)
-        # Not a number is no score: the model said nothing of this row.
+        shared = self._catch_up(run, facts)
+        # NaN is no score: the model said nothing about this row.
         scores = [record.uncertainty[record.uncertainty > -np.inf] for record in records]
-        capital = [None] * len(records) if watching is None else watching.capital_after(scores)
+        capital = [None] * len(records) if shared is None else shared.update(scores)
         for record, values, log_capital in zip(records, scores, capital, strict=True):
             finite = values[np.isfinite(values)]
             run(
@@ -106,81 +106,81 @@ class Store:
                 [
                     record.at,
                     record.request,
-                    self._name(facts),
+                    self._name_monitor(facts),
                     len(record.uncertainty),
                     record.n_accepted,
                     record.seconds,
                     float(np.median(finite)) if len(finite) else None,
                     log_capital,
-                    None if watching is None else values.astype("<f8").tobytes(),
+                    None if shared is None else values.astype("<f8").tobytes(),
                     json.dumps(record.rejected, allow_nan=False),
                 ],
             )
-        if watching is not None:
-            [(watching.position,)] = run("SELECT MAX(id) FROM onsphere_assessments")
-            watching.write(run, whole=watching.n_since >= _ROWS_BETWEEN)
+        if shared is not None:
+            [(shared.position,)] = run("SELECT MAX(id) FROM onsphere_assessments")
+            shared.write(run, whole=shared.n_since >= _ROWS_BETWEEN)
 
-    def _caught_up(self, run: Any, facts: Facts) -> _Watching | None:
-        """The monitor of a model, with all that other workers have written since."""
+    def _catch_up(self, run: Any, facts: Facts) -> _SharedMonitor | None:
+        """Return the monitor of a model, updated with what other workers have written since."""
         if facts.calibration is None:
             return None
-        name = self._name(facts)
+        name = self._name_monitor(facts)
         found = run("SELECT generation, position FROM onsphere_monitors WHERE model = ?", [name])
-        watching = self._watching
-        if watching is not None and watching.name != name:
-            self._leave(run, watching)
+        shared = self._monitor
+        if shared is not None and shared.name != name:
+            self._leave(run, shared)
         if not found:
-            watching = _Watching(name, DriftMonitor(facts.calibration, alpha=self._alpha), generation=0, position=0)
+            shared = _SharedMonitor(name, DriftMonitor(facts.calibration, alpha=self._alpha), generation=0, position=0)
             [(last,)] = run("SELECT MAX(id) FROM onsphere_assessments")
-            watching.position = last or 0
-            watching.write(run, whole=True)
-        elif watching is None or watching.name != name or watching.is_behind(*found[0]):
-            watching = _Watching.read(run, name)
+            shared.position = last or 0
+            shared.write(run, whole=True)
+        elif shared is None or shared.name != name or shared.is_behind(*found[0]):
+            shared = _SharedMonitor.read(run, name)
         missed = run(
             "SELECT id, scores FROM onsphere_assessments WHERE model = ? AND id > ? ORDER BY id",
-            [name, watching.position],
+            [name, shared.position],
         )
         if missed:
-            watching.capital_after([np.frombuffer(scores, dtype="<f8") for _, scores in missed])
-            watching.position = missed[-1][0]
-        self._watching = watching
-        return watching
+            shared.update([np.frombuffer(scores, dtype="<f8") for _, scores in missed])
+            shared.position = missed[-1][0]
+        self._monitor = shared
+        return shared
 
-    def _leave(self, run: Any, watching: _Watching) -> None:
-        """Write the monitor of a model that is no longer asked, so that its scores need not be kept."""
-        written = run("SELECT generation, position FROM onsphere_monitors WHERE model = ?", [watching.name])
-        if written and not watching.is_behind(*written[0]):
-            watching.write(run, whole=True)
+    def _leave(self, run: Any, shared: _SharedMonitor) -> None:
+        """Write the monitor of a model that no longer answers, so that its scores need not be kept."""
+        written = run("SELECT generation, position FROM onsphere_monitors WHERE model = ?", [shared.name])
+        if written and not shared.is_behind(*written[0]):
+            shared.write(run, whole=True)
 
     def reset(self, facts: Facts) -> None:
         """Start the monitor of a model again, for all workers."""
         try:
-            with self._database.writing() as run:
-                watching = self._caught_up(run, facts)
-                if watching is not None:
-                    watching.monitor.reset()
-                    watching.generation += 1
-                    watching.write(run, whole=True)
-                    # The evidence of a game that was ended is not drawn as if it were that of the next.
-                    run("UPDATE onsphere_assessments SET log_capital = NULL WHERE model = ?", [watching.name])
+            with self._database.begin_write() as run:
+                shared = self._catch_up(run, facts)
+                if shared is not None:
+                    shared.monitor.reset()
+                    shared.generation += 1
+                    shared.write(run, whole=True)
+                    # The page must not draw evidence from before the reset as if it came after.
+                    run("UPDATE onsphere_assessments SET log_capital = NULL WHERE model = ?", [shared.name])
         except BaseException:
-            self._watching = None
+            self._monitor = None
             raise
 
     def check(self) -> None:
-        """That the database answers."""
-        with self._database.reading() as run:
+        """Check that the database answers."""
+        with self._database.begin_read() as run:
             run("SELECT 1 FROM onsphere_monitors")
 
-    def live(self, facts: Facts, *, now: float | None = None) -> dict[str, Any]:
-        """What the page shows, from the last requests of all workers."""
+    def read_live(self, facts: Facts, *, now: float | None = None) -> dict[str, Any]:
+        """Return what the page shows, from the last requests of all workers."""
         now = time.time() if now is None else now
-        name = self._name(facts)
-        with self._database.reading() as run:
+        name = self._name_monitor(facts)
+        with self._database.begin_read() as run:
             minute = run(
                 "SELECT at, n_rows, n_accepted, seconds FROM onsphere_assessments WHERE at > ? "
                 "ORDER BY id DESC LIMIT ?",
-                [now - _BINS * _BIN_SECONDS, _MOST_COUNTED],
+                [now - _BINS * _BIN_SECONDS, _MAX_COUNTED],
             )
             points = run(
                 "SELECT id, at, uncertainty, log_capital FROM onsphere_assessments WHERE model = ? "
@@ -196,7 +196,7 @@ class Store:
                 "SELECT n_seen, log_capital, alarmed_at, generation FROM onsphere_monitors WHERE model = ?", [name]
             )
         return {
-            "minute": _minute(minute, now),
+            "minute": _summarize_minute(minute, now),
             "points": [
                 {"id": number, "at": at, "uncertainty": uncertainty, "log_capital": log_capital}
                 for number, at, uncertainty, log_capital in reversed(points)
@@ -206,10 +206,10 @@ class Store:
                 for number, at, request, rows in rejected
                 for row in json.loads(rows)
             ][:10],
-            "drift": self._drift(facts, monitor),
+            "drift": self._describe_drift(facts, monitor),
         }
 
-    def _drift(self, facts: Facts, monitor: list[Any]) -> dict[str, Any] | None:
+    def _describe_drift(self, facts: Facts, monitor: list[Any]) -> dict[str, Any] | None:
         if facts.calibration is None:
             return None
         n_seen, log_capital, alarmed_at, n_resets = monitor[0] if monitor else (0, 0.0, None, 0)
@@ -222,14 +222,14 @@ class Store:
             "resets": n_resets,
         }
 
-    def _name(self, facts: Facts) -> str:
-        """Of the monitor: another model, or another alpha, is another game."""
+    def _name_monitor(self, facts: Facts) -> str:
+        """Name the monitor: each model and alpha has its own."""
         return f"{facts.sha256} {self._alpha:g}"
 
 
 @dataclass(eq=False)
-class _Watching:
-    """A monitor, and how far it has read."""
+class _SharedMonitor:
+    """A drift monitor, and how far it has read."""
 
     name: str
     monitor: DriftMonitor
@@ -245,11 +245,11 @@ class _Watching:
         return cls(name, DriftMonitor.from_state(json.loads(state)), generation, position)
 
     def is_behind(self, generation: int, position: int) -> bool:
-        """Whether what is written is newer."""
+        """Return whether the database has a newer one."""
         return generation != self.generation or position > self.position
 
-    def capital_after(self, parts: list[Floats]) -> list[float]:
-        """Let the monitor see scores; the logarithm of its capital after each part of them."""
+    def update(self, parts: list[Floats]) -> list[float]:
+        """Update the monitor with scores, and return the logarithm of its capital after each part."""
         before, scores = self.monitor.log_capital, np.concatenate(parts)
         after = self.monitor.update(scores).log_capital if len(scores) else np.empty(0)
         self.n_since += len(scores)
@@ -257,11 +257,11 @@ class _Watching:
         return np.append(before, after)[np.cumsum([len(part) for part in parts])].tolist()
 
     def write(self, run: Any, *, whole: bool) -> None:
-        """What the page shows or, whole, all that others need to go on from here."""
-        shown = [self.monitor.n_seen, self.monitor.log_capital, self.monitor.alarmed_at]
+        """Write what the page shows or, if whole, all that other workers need to go on from here."""
+        current = [self.monitor.n_seen, self.monitor.log_capital, self.monitor.alarmed_at]
         if not whole:
             query = "UPDATE onsphere_monitors SET n_seen = ?, log_capital = ?, alarmed_at = ? WHERE model = ?"
-            run(query, [*shown, self.name])
+            run(query, [*current, self.name])
             return
         state = json.dumps(self.monitor.state(), allow_nan=False)
         run(
@@ -269,7 +269,7 @@ class _Watching:
             "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (model) DO UPDATE SET generation = excluded.generation, "
             "position = excluded.position, state = excluded.state, n_seen = excluded.n_seen, "
             "log_capital = excluded.log_capital, alarmed_at = excluded.alarmed_at",
-            [self.name, self.generation, self.position, state, *shown],
+            [self.name, self.generation, self.position, state, *current],
         )
         run(
             "UPDATE onsphere_assessments SET scores = NULL WHERE model = ? AND id <= ? AND scores IS NOT NULL",
@@ -278,10 +278,10 @@ class _Watching:
         self.n_since = 0
 
 
-def _minute(rows: list[Any], now: float) -> dict[str, Any]:
-    """Requests, rows, share accepted and times of the last minute, or of as much of it as was counted."""
+def _summarize_minute(rows: list[Any], now: float) -> dict[str, Any]:
+    """Summarize the last minute, or as much of it as was counted: requests, rows, share accepted and times."""
     at, n_rows, n_accepted, seconds = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-    covered = now - at.min() if len(at) == _MOST_COUNTED else float(_BINS * _BIN_SECONDS)
+    covered = now - at.min() if len(at) == _MAX_COUNTED else float(_BINS * _BIN_SECONDS)
     place = np.clip(((now - at) / _BIN_SECONDS).astype(np.int64), 0, _BINS - 1)
     n_bins = min(_BINS, max(1, int(covered / _BIN_SECONDS)))
     per_bin = np.bincount(place, minlength=_BINS)[:n_bins][::-1] / _BIN_SECONDS

@@ -1,9 +1,29 @@
-"""Requests made up by schemathesis from the service's own OpenAPI: none may end in a fault, and all as it says."""
+"""The OpenAPI schema: it follows the columns, and schemathesis finds no request that it does not describe."""
 
 import subprocess
 import sys
 
 import pytest
+
+from onsphere.service.engine import load_engine
+from onsphere.service.schemas import build_body_schema
+
+
+def test_the_schema_of_other_tables(text_facts, models):
+    by_name, in_order = build_body_schema(text_facts, 5)["content"]["application/json"]["schema"]["properties"]["rows"][
+        "items"
+    ]["anyOf"]
+    assert by_name["properties"]["n"]["type"] == ["number", "null", "string"]
+    assert "format" not in by_name["properties"]["d"]
+    assert in_order["minItems"] == 5
+    array = load_engine(models["array"]).facts
+    assert set(_properties(array)) == {"x0", "x1"}
+
+
+def _properties(facts):
+    schema = build_body_schema(facts, 5)["content"]["application/json"]["schema"]
+    return schema["properties"]["rows"]["items"]["anyOf"][0]["properties"]
+
 
 pytest.importorskip("schemathesis", reason="schemathesis makes up the requests")
 CHECKS = (

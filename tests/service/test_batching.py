@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from onsphere import load
-from onsphere.service import Settings, assessing
-from onsphere.service.assessing import CSV, JSON, Asked, assess_all
+from onsphere.service import Settings, batching
+from onsphere.service.batching import CSV, JSON, Batcher, PendingRequest, assess_together
 from onsphere.service.engine import load_engine
 from onsphere.service.problems import RequestError
-from onsphere.service.threads import Assessors
 
 SETTINGS = Settings("m.onsphere")
 
@@ -42,12 +41,12 @@ def engine(models):
 
 def asked(engine, *rows, coverage=0.9, body=None, media_type=JSON):
     body = json.dumps({"rows": rows}).encode() if body is None else body
-    return Asked(engine, body, media_type, media_type, coverage, "r", time.perf_counter())
+    return PendingRequest(engine, body, media_type, media_type, coverage, "r", time.perf_counter())
 
 
-def rows_like(given, n_rows, seed=0):
+def rows_like(helpers, n_rows, seed=0):
     rng = np.random.default_rng(seed)
-    rows = [{**given.row, "size": float(rng.normal()), "rooms": int(rng.integers(1, 6))} for _ in range(n_rows)]
+    rows = [{**helpers.row, "size": float(rng.normal()), "rooms": int(rng.integers(1, 6))} for _ in range(n_rows)]
     rows[0].update(shop=None, new=None, day=None)
     rows[-1].update(rooms=None, shop="never seen", day="2024-01-31T12:30:00+02:00", id=7)
     return rows
@@ -66,16 +65,16 @@ def check_alike(found, alone):
 
 
 @pytest.mark.parametrize("name", ["table", "array", "several", "classes", "plain"])
-def test_each_is_answered_as_if_it_were_alone(models, given, name):
+def test_each_is_answered_as_if_it_were_alone(models, helpers, name):
     engine = load_engine(models[name])
-    rows = rows_like(given, 40)
+    rows = rows_like(helpers, 40)
     if name != "table":
         rows = [list(pair) for pair in np.random.default_rng(0).normal(size=(40, 2))]
     parts = [rows[:1], rows[1:3], rows[3:30], rows[30:]]
     together = [asked(engine, *part) for part in parts]
-    assess_all(together, SETTINGS)
+    assess_together(together, SETTINGS)
     for part, one in zip(parts, together, strict=True):
-        assess_all([alone := asked(engine, *part)], SETTINGS)
+        assess_together([alone := asked(engine, *part)], SETTINGS)
         found, expected = one.future.result(), alone.future.result()
         for row, other in zip(found.rows, expected.rows, strict=True):
             check_alike(row, other)
@@ -86,27 +85,27 @@ def test_each_is_answered_as_if_it_were_alone(models, given, name):
         ]
 
 
-def test_they_share_a_call_where_they_ask_for_the_same(engine, given):
-    together = [asked(engine, *rows_like(given, 3, seed)) for seed in range(4)]
-    together.insert(1, asked(engine, given.row, coverage=0.5))
-    assess_all(together, SETTINGS)
+def test_they_share_a_call_where_they_ask_for_the_same(engine, helpers):
+    together = [asked(engine, *rows_like(helpers, 3, seed)) for seed in range(4)]
+    together.insert(1, asked(engine, helpers.row, coverage=0.5))
+    assess_together(together, SETTINGS)
     assert engine.calls == [12, 1]
     narrow, wide = (together[place].future.result().rows[0] for place in (1, 0))
     assert narrow["upper"] - narrow["lower"] < wide["upper"] - wide["lower"]
 
 
-def test_a_call_has_a_bound(engine, given, monkeypatch):
-    monkeypatch.setattr(assessing, "_TOGETHER", 5)
-    together = [asked(engine, *rows_like(given, n_rows)) for n_rows in (7, 3, 2, 2, 1)]
-    assess_all(together, SETTINGS)
+def test_a_call_has_a_bound(engine, helpers, monkeypatch):
+    monkeypatch.setattr(batching, "_ROWS_PER_CALL", 5)
+    together = [asked(engine, *rows_like(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)]
+    assess_together(together, SETTINGS)
     assert engine.calls == [7, 5, 3]
     assert [len(one.future.result().rows) for one in together] == [7, 3, 2, 2, 1]
 
 
-def test_who_is_wrong_is_wrong_alone(engine, given):
-    good, bad = asked(engine, given.row), asked(engine, {**given.row, "size": "many"})
+def test_who_is_wrong_is_wrong_alone(engine, helpers):
+    good, bad = asked(engine, helpers.row), asked(engine, {**helpers.row, "size": "many"})
     broken, csv = asked(engine, body=b"{"), asked(engine, body=b"size\nx\n", media_type=CSV)
-    assess_all([bad, good, broken, csv], SETTINGS)
+    assess_together([bad, good, broken, csv], SETTINGS)
     assert engine.calls == [1]
     assert good.future.result().rows[0]["accepted"] is True
     for one, expected in ((bad, "a number in the column size"), (broken, "Expected JSON"), (csv, "rooms")):
@@ -117,53 +116,53 @@ def test_who_is_wrong_is_wrong_alone(engine, given):
 def test_what_the_model_cannot_take_from_one_it_takes_from_the_others(models):
     engine = load_engine(models["array"])
     together = [asked(engine, [0.5, 1.0]), asked(engine, [None, 1.0]), asked(engine, [0.5, -1.0])]
-    assess_all(together, SETTINGS)
+    assess_together(together, SETTINGS)
     with pytest.raises(RequestError, match="NaN"):
         together[1].future.result()
     expected = load(models["array"]).predict([[0.5, 1.0], [0.5, -1.0]])
     assert [together[place].future.result().rows[0]["value"] for place in (0, 2)] == pytest.approx(expected)
 
 
-def test_a_fault_of_the_call_is_not_that_of_each(engine, given):
-    together = [asked(engine, {**given.row, "size": size}) for size in (0.5, 13.0, 1.0)]
-    assess_all(together, SETTINGS)
+def test_a_fault_of_the_call_is_not_that_of_each(engine, helpers):
+    together = [asked(engine, {**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)]
+    assess_together(together, SETTINGS)
     assert engine.calls == [3, 1, 1, 1]
     assert all(one.future.result().rows for one in together)
 
 
-def test_a_fault_in_an_answer_is_that_of_its_request(engine, given, monkeypatch):
-    first, second = asked(engine, given.far), asked(engine, given.row)
-    monkeypatch.setattr(assessing, "_kept", lambda *_: 1 / 0)  # which is asked for rejected rows
-    assess_all([first, second], SETTINGS)
+def test_a_fault_in_an_answer_is_that_of_its_request(engine, helpers, monkeypatch):
+    first, second = asked(engine, helpers.far), asked(engine, helpers.row)
+    monkeypatch.setattr(batching, "_describe_rejected", lambda *_: 1 / 0)  # which is asked for rejected rows
+    assess_together([first, second], SETTINGS)
     assert isinstance(first.future.exception(), ZeroDivisionError)
     assert second.future.result().rows
 
 
-def test_who_has_gone_is_not_asked_for(engine, given):
-    together = [asked(engine, given.row), asked(engine, given.row)]
+def test_who_has_gone_is_not_asked_for(engine, helpers):
+    together = [asked(engine, helpers.row), asked(engine, helpers.row)]
     together[0].future.cancel()
-    assess_all(together, SETTINGS)
+    assess_together(together, SETTINGS)
     assert engine.calls == [1]
 
 
-def test_all_that_wait_are_taken_and_large_ones_do_not_keep_them(engine, given):
-    assessors = Assessors(SETTINGS)
+def test_all_that_wait_are_taken_and_large_ones_do_not_keep_them(engine, helpers):
+    batcher = Batcher(SETTINGS)
     engine.go_on.clear()
-    first = assessors.submit(asked(engine, given.row))
-    given.until(lambda: engine.calls == [1])
-    others = [assessors.submit(asked(engine, given.row)) for _ in range(20)]
-    large = assessors.submit(asked(engine, *[given.row] * 500))
-    given.until(lambda: 500 in engine.calls)  # in a thread of its own
+    first = batcher.submit(asked(engine, helpers.row))
+    helpers.until(lambda: engine.calls == [1])
+    others = [batcher.submit(asked(engine, helpers.row)) for _ in range(20)]
+    large = batcher.submit(asked(engine, *[helpers.row] * 500))
+    helpers.until(lambda: 500 in engine.calls)  # in a thread of its own
     engine.go_on.set()
     assert len(large.result(60).rows) == 500
     answers = [future.result(60) for future in [first, *others]]
     assert sorted(engine.calls) == [1, 20, 500]
     assert len({answer.rows[0]["value"] for answer in answers[1:]}) == 1
-    assert assessors.submit(asked(engine, given.row)).result(60).rows  # after a moment in which others may come
-    assessors.stop()
+    assert batcher.submit(asked(engine, helpers.row)).result(60).rows  # after a moment in which others may come
+    batcher.stop()
 
 
-def test_clients_at_the_same_time_get_their_own_answers(running, given, monkeypatch):
+def test_clients_at_the_same_time_get_their_own_answers(running, helpers, monkeypatch):
     service, calls = running(), []
     plain = service.service.served.engine.assess
 
@@ -171,7 +170,7 @@ def test_clients_at_the_same_time_get_their_own_answers(running, given, monkeypa
         calls.append(len(rows))
         return plain(rows, coverage=coverage)
 
-    rows = rows_like(given, 12)
+    rows = rows_like(helpers, 12)
     expected = [service.assess(row).json()["rows"][0] for row in rows]
     monkeypatch.setattr(service.service.served.engine, "assess", counted)
     wrong = []
@@ -196,9 +195,9 @@ def test_clients_at_the_same_time_get_their_own_answers(running, given, monkeypa
     assert service.http.get("/v1/live").json()["drift"]["rows_seen"] == 12 * 9
 
 
-def test_an_answer_does_not_wait_for_an_acknowledgement(running, given):
+def test_an_answer_does_not_wait_for_an_acknowledgement(running, helpers):
     service = running()
-    service.assess(given.row)
+    service.assess(helpers.row)
     (connection,) = service.server.server_state.connections
     own = connection.transport.get_extra_info("socket")
     assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,22 +1,29 @@
-"""Services as processes of their own, as `onsphere serve` starts them: start, stop, several workers, kill -9."""
+"""Starting and stopping: in this process, and as `onsphere serve` starts it, with several workers and kill -9."""
 
+import importlib
 import os
 import re
 import shutil
 import signal
 import socket
 import sqlite3
+import sys
 import threading
 import time
 import zipfile
 
 import httpx
-import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from onsphere import InvalidInputError
-from onsphere.service import Settings, hashed, new_key, serve
-from onsphere.service.engine import Served
+from onsphere import InvalidInputError, MissingExtraError
+from onsphere.service import Settings, hash_key, make_key, serve
+from onsphere.service.logs import Metrics
+
+serve_module = sys.modules["onsphere.service.server"]
+
+
+app_module = sys.modules["onsphere.service.app"]
 
 
 @pytest.fixture
@@ -24,13 +31,13 @@ def model(models, tmp_path):
     return str(shutil.copy(models["table"], tmp_path / "model.onsphere"))
 
 
-def test_it_starts_answers_those_with_a_key_and_ends(model, given):
-    key = new_key()
-    with given.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hashed(key)}) as run:
+def test_it_starts_answers_those_with_a_key_and_ends(model, helpers):
+    key = make_key()
+    with helpers.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
         assert run.http.get("/v1/model").status_code == 401
         run.http.headers["x-api-key"] = key
         assert run.http.get("/v1/model").status_code == 200
-        assert run.http.post("/v1/assess", json={"rows": [given.row]}).json()["recorded"] is True
+        assert run.http.post("/v1/assess", json={"rows": [helpers.row]}).json()["recorded"] is True
         assert run.http.get("/readyz").json()["ready"] is True
         run.http.close()
         run.send_signal(signal.SIGTERM)
@@ -38,7 +45,7 @@ def test_it_starts_answers_those_with_a_key_and_ends(model, given):
         assert "Traceback" not in run.said()
 
 
-def test_what_is_in_flight_is_answered_before_it_ends(running, given, monkeypatch):
+def test_what_is_in_flight_is_answered_before_it_ends(running, helpers, monkeypatch):
     service, go_on, answers = running(), threading.Event(), []
     plain = service.service.served.engine.assess
 
@@ -47,11 +54,11 @@ def test_what_is_in_flight_is_answered_before_it_ends(running, given, monkeypatc
         return plain(rows, coverage=coverage)
 
     monkeypatch.setattr(service.service.served.engine, "assess", slow)
-    thread = threading.Thread(target=lambda: answers.append(service.assess(given.row)))
+    thread = threading.Thread(target=lambda: answers.append(service.assess(helpers.row)))
     thread.start()
-    given.until(lambda: service.service._n_working == 1)
+    helpers.until(lambda: service.service._n_working == 1)
     service.server.should_exit = True
-    given.until(lambda: refuses(service.port))
+    helpers.until(lambda: refuses(service.port))
     go_on.set()
     thread.join()
     assert answers[0].json()["recorded"] is True
@@ -73,8 +80,8 @@ def test_a_port_in_use_is_told(model):
         serve(Settings(model, port=taken.getsockname()[1]))
 
 
-def test_what_keeps_it_from_starting_is_one_sentence(given, tmp_path):
-    with given.process(tmp_path / "none.onsphere", expect_start=False) as run:
+def test_what_keeps_it_from_starting_is_one_sentence(helpers, tmp_path):
+    with helpers.process(tmp_path / "none.onsphere", expect_start=False) as run:
         assert run.wait(120) == 2
         assert run.said().count("\n") == 1
         assert "does not exist" in run.said()
@@ -129,15 +136,15 @@ def test_others_are_not_served_without_keys(model):
         serve(Settings(model, port=0, store="mysql://x"))
 
 
-def test_workers_share_one_alarm_and_reload_together(model, models, given):
-    with given.process(model, "--workers", "2") as run:
+def test_workers_share_one_alarm_and_reload_together(model, models, helpers):
+    with helpers.process(model, "--workers", "2") as run:
         seen = set()
 
         def ask():
             with httpx.Client(base_url=run.url, timeout=120) as client:  # a new connection, perhaps to another worker
-                return client.post("/v1/assess", json={"rows": [given.far] * 5}).json()
+                return client.post("/v1/assess", json={"rows": [helpers.far] * 5}).json()
 
-        given.until(lambda: "error" not in ask())
+        helpers.until(lambda: "error" not in ask())
         for _ in range(30):
             seen.add(ask()["model"])
         assert len(seen) == 1
@@ -148,20 +155,20 @@ def test_workers_share_one_alarm_and_reload_together(model, models, given):
         assert re.search(r'onsphere_rows_total\{accepted="no"\} 15\d', text)
         shutil.copy(models["other"], model)
         run.send_signal(signal.SIGHUP)
-        given.until(lambda: len({ask()["model"] for _ in range(6)} | seen) == 2 and ask()["model"] not in seen)
-        given.until(lambda: not {ask()["model"] for _ in range(10)} & seen)
+        helpers.until(lambda: len({ask()["model"] for _ in range(6)} | seen) == 2 and ask()["model"] not in seen)
+        helpers.until(lambda: not {ask()["model"] for _ in range(10)} & seen)
         run.send_signal(signal.SIGTERM)
         assert run.wait(120) == 0
 
 
-def test_no_request_is_dropped_while_the_model_is_exchanged(model, models, given):
-    with given.process(model) as run:
+def test_no_request_is_dropped_while_the_model_is_exchanged(model, models, helpers):
+    with helpers.process(model) as run:
         found, wrong, done = set(), [], threading.Event()
 
         def ask():
             with httpx.Client(base_url=run.url, timeout=120) as client:
                 while not done.is_set():
-                    answer = client.post("/v1/assess", json={"rows": [given.row]})
+                    answer = client.post("/v1/assess", json={"rows": [helpers.row]})
                     (found.add(answer.json()["model"]) if answer.status_code == 200 else wrong.append(answer.text))
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
@@ -179,24 +186,24 @@ def test_no_request_is_dropped_while_the_model_is_exchanged(model, models, given
         assert len(found) == 2
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(model, given):
+def test_kill_9_loses_nothing_that_was_acknowledged(model, helpers):
     acknowledged, done = [], threading.Event()
 
     def ask(url):
         with httpx.Client(base_url=url, timeout=120) as client:
             while not done.is_set():
                 try:
-                    answer = client.post("/v1/assess", json={"rows": [given.row]})
+                    answer = client.post("/v1/assess", json={"rows": [helpers.row]})
                 except httpx.TransportError:
                     return
                 if answer.json()["recorded"]:
                     acknowledged.append(answer.headers["x-request-id"])
 
-    with given.process(model) as run:
+    with helpers.process(model) as run:
         threads = [threading.Thread(target=ask, args=[run.url]) for _ in range(4)]
         for thread in threads:
             thread.start()
-        given.until(lambda: len(acknowledged) > 40)
+        helpers.until(lambda: len(acknowledged) > 40)
         run.kill()
         done.set()
         for thread in threads:
@@ -206,20 +213,20 @@ def test_kill_9_loses_nothing_that_was_acknowledged(model, given):
         (n_rows,) = connection.execute("SELECT COUNT(*) FROM onsphere_assessments").fetchone()
     connection.close()
     assert set(acknowledged) <= kept
-    with given.process(model) as run:  # and the monitor goes on from there
-        run.http.post("/v1/assess", json={"rows": [given.row]})
+    with helpers.process(model) as run:  # and the monitor goes on from there
+        run.http.post("/v1/assess", json={"rows": [helpers.row]})
         assert run.http.get("/v1/live").json()["drift"]["rows_seen"] == n_rows + 1
 
 
-def test_a_thousand_slow_connections_do_not_keep_others_out(model, given):
-    with given.process(model, "--read-timeout", "3") as run:
+def test_a_thousand_slow_connections_do_not_keep_others_out(model, helpers):
+    with helpers.process(model, "--read-timeout", "3") as run:
         port = int(run.url.rpartition(":")[2])
         slow = []
         for _ in range(1000):
             slow.append(socket.create_connection(("127.0.0.1", port), timeout=120))
             slow[-1].sendall(b"POST /v1/assess HTTP/1.1\r\nHost: local")
         started = time.monotonic()
-        assert run.http.post("/v1/assess", json={"rows": [given.row]}).status_code == 200
+        assert run.http.post("/v1/assess", json={"rows": [helpers.row]}).status_code == 200
         closed = 0
         for connection in slow:
             try:
@@ -231,8 +238,104 @@ def test_a_thousand_slow_connections_do_not_keep_others_out(model, given):
         assert time.monotonic() - started < 100
 
 
-def test_a_served_model_survives_a_file_that_is_gone(model):
-    served = Served(model)
-    os.unlink(model)
-    assert not served.changed()
-    assert np.isfinite(served.loaded_at)
+def test_it_serves_until_it_is_told_to_stop(models, tmp_path, helpers):
+    path = tmp_path / "model.onsphere"
+    path.write_bytes(models["table"].read_bytes())
+    found = {}
+
+    def use(address):
+        def asked():
+            with httpx.Client(base_url=address, timeout=20) as client:
+                helpers.until(lambda: _answers(client))
+                found["answer"] = client.post("/v1/assess", json={"rows": [helpers.row]}).json()
+                path.write_bytes(models["other"].read_bytes())
+                os.kill(os.getpid(), signal.SIGHUP)
+                helpers.until(lambda: client.get("/v1/model").json()["sha256"] != found["answer"]["model"])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        found["thread"] = threading.Thread(target=asked)
+        found["thread"].start()
+
+    before = signal.getsignal(signal.SIGTERM)
+    serve(Settings(str(path), host="::1", port=0, watch=0.0), on_ready=use)
+    found["thread"].join()
+    assert found["answer"]["recorded"] is True
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def _answers(client):
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_workers_get_settings_and_counters_by_the_environment(models, monkeypatch, tmp_path):
+    seen = {}
+
+    class Fake:
+        def __init__(self, config, sockets):
+            seen["config"] = config
+
+        def run(self):
+            seen["app"] = app_module.create_app_from_environment()
+            seen["folder"] = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+            seen["metrics"] = Metrics().write_text()
+
+    monkeypatch.setattr(serve_module, "_Workers", Fake)
+    monkeypatch.setenv("ONSPHERE_PORT", "1")
+    settings = Settings(str(models["array"]), port=0, workers=2, store=str(tmp_path / "s.sqlite"))
+    serve(settings)
+    assert seen["app"].state.service.settings == settings
+    assert seen["config"].workers == 2
+    assert isinstance(seen["metrics"], bytes)
+    assert os.environ["ONSPHERE_PORT"] == "1"
+    assert "ONSPHERE_MODEL" not in os.environ
+    assert not os.path.exists(seen["folder"])
+
+
+def test_workers_are_told_of_a_hangup(monkeypatch):
+    from types import SimpleNamespace
+
+    signals = []
+    monkeypatch.setattr(os, "kill", lambda *arguments: signals.append(arguments))
+    workers = serve_module._Workers.__new__(serve_module._Workers)
+    workers.processes = [
+        SimpleNamespace(pid=7, exitcode=None),
+        SimpleNamespace(pid=8, exitcode=0),
+        SimpleNamespace(pid=None, exitcode=None),
+    ]
+    workers.handle_hup()
+    assert signals == [(7, signal.SIGHUP)]
+
+
+def test_the_service_needs_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(MissingExtraError, match=r"onsphere\[serve\]"):
+        importlib.reload(sys.modules["onsphere.service"])
+
+
+def test_the_commands(monkeypatch, models, tmp_path):
+    import typer
+
+    from onsphere.cli.serve import new_key, serve
+
+    seen = []
+    monkeypatch.setattr(
+        sys.modules["onsphere.service"], "serve", lambda settings, on_ready: (seen.append(settings), on_ready("http://x:1"))
+    )
+    commands = typer.Typer()
+    commands.command()(serve)
+    commands.command()(new_key)
+    keys = tmp_path / "keys"
+    run = CliRunner().invoke(
+        commands, ["serve", str(models["array"]), "--port", "7", "--keys-file", str(keys), "--open"]
+    )
+    assert run.exit_code == 0, run.output
+    assert "http://x:1" in run.output
+    assert (seen[0].port, seen[0].open, seen[0].api_keys_file, seen[0].rate) == (7, True, str(keys), 1000.0)
+    assert CliRunner().invoke(commands, ["serve", str(models["array"])]).exit_code == 0
+    made = CliRunner().invoke(commands, ["new-key", "shop"])
+    assert made.output.startswith("onsphere-")
+    assert "shop sha256:" in made.output
+    assert '"hash"' in CliRunner().invoke(commands, ["new-key", "--json"]).output

@@ -1,0 +1,269 @@
+"""Do the work behind the addresses: assess, watch, reload and reset, with one model, one store and some threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.requests import ClientDisconnect
+
+from onsphere.drift.column_changes import Window
+from onsphere.errors import OnsphereError
+from onsphere.service.batching import Batcher, PendingRequest, Reply, read_media_type
+from onsphere.service.databases import open_database
+from onsphere.service.engine import Facts, ServedModel
+from onsphere.service.logs import Metrics
+from onsphere.service.problems import RequestError
+from onsphere.service.recorder import Recorder
+from onsphere.service.rows import Batch, join_batches
+from onsphere.service.settings import Keys, Settings
+from onsphere.service.store import Store
+from onsphere.table.encoder import plain_features
+
+__all__ = ["RecentRows", "Service", "find_hints"]
+
+logger = logging.getLogger("onsphere.service")
+
+_STORE_SECONDS = 10.0  # that an answer waits for its record at most
+_LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
+_WINDOW = 200  # rows that say which columns moved
+_MAX_HINTS = 3
+_MAX_LOGGED = 100  # rows of one request
+
+
+class Service:
+    """The model, the store and the threads that all addresses share.
+
+    Parameters
+    ----------
+    settings : Settings
+    served : ServedModel, optional
+        The model, where it is loaded already.
+    """
+
+    def __init__(self, settings: Settings, served: ServedModel | None = None) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.api_keys, settings.api_keys_file)
+        self.served = served or ServedModel(settings.model, coverage=settings.coverage, trusted=settings.trusted)
+        self.recorder = Recorder(Store(open_database(settings.store_url), alpha=settings.alpha, keep=settings.keep))
+        self.metrics = Metrics()
+        self._batcher = Batcher(settings)
+        self._recent = RecentRows(self.served.engine.facts)
+        self._n_working = 0
+        self._live: tuple[float, dict[str, Any]] = (0.0, {})
+        self._live_lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def run(self, app: FastAPI) -> AsyncGenerator[None]:
+        """Start and stop the store, and reload the model when its file changes or SIGHUP comes."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.recorder.start)
+        self.metrics.loaded.set(self.served.loaded_at)
+        watching = asyncio.create_task(self._watch_file())
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread:
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_and_log))
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+            if in_main_thread:
+                loop.remove_signal_handler(signal.SIGHUP)
+            await loop.run_in_executor(None, self.recorder.stop)
+            self._batcher.stop()
+
+    async def _watch_file(self) -> None:
+        while self.settings.watch:
+            await asyncio.sleep(self.settings.watch)
+            if self.served.has_changed():
+                await asyncio.get_running_loop().run_in_executor(None, self._reload_and_log)
+
+    def reload(self) -> bool:
+        """Load the model's file again, and return whether another model answers now."""
+        changed = self.served.reload()
+        self.metrics.loaded.set(self.served.loaded_at)
+        self._forget_recent()
+        return changed
+
+    def _forget_recent(self) -> None:
+        """Forget what was seen of another model, or before a reset."""
+        self._recent = RecentRows(self.served.engine.facts)
+        self._live = (0.0, {})
+
+    def _reload_and_log(self) -> None:
+        try:
+            changed, reason = self.reload(), None
+        except OnsphereError as error:
+            changed, reason = False, str(error)
+        fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.engine.facts.sha256}
+        logger.log(logging.WARNING if reason else logging.INFO, "reload", extra={"fields": fields})
+
+    async def assess(self, request: Request, coverage: float | None) -> tuple[Reply, bool, str]:
+        """Return the answer to a request, whether it was recorded, and its media type."""
+        media_type = read_media_type(request.headers.get("content-type", ""))
+        accept = request.headers.get("accept", "").partition(",")[0]
+        try:
+            answer_type = read_media_type(accept)
+        except RequestError:
+            answer_type = media_type
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            raise RequestError(408, "The client went away before its request had arrived.") from None
+        if self._n_working >= self.settings.max_concurrent:
+            raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
+        state, engine = request.scope["state"], self.served.engine
+        share = coverage or engine.facts.coverage
+        pending = PendingRequest(engine, body, media_type, answer_type, share, state["request"], state["started"])
+        self._n_working += 1
+        try:
+            reply = await self._assess_in_thread(pending)
+        finally:
+            self._n_working -= 1
+        self._recent.add(reply.record.facts, reply.batch)
+        recorded = await _wait_until_done(self.recorder.record(reply.record))
+        self._count_and_log(request, reply, recorded)
+        return reply, recorded, answer_type
+
+    async def _assess_in_thread(self, pending: PendingRequest) -> Reply:
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await asyncio.wrap_future(self._batcher.submit(pending))
+        except TimeoutError:
+            raise RequestError(
+                504, f"Expected to answer within {self.settings.timeout:g} s. Send fewer rows at a time."
+            ) from None
+
+    def _count_and_log(self, request: Request, reply: Reply, recorded: bool) -> None:
+        """Update the metrics and the logs, which hold no features unless the settings say so."""
+        n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted
+        self.metrics.rows.labels("yes").inc(n_accepted)
+        self.metrics.rows.labels("no").inc(n_rows - n_accepted)
+        log_fields = request.scope["state"]["log_fields"]
+        log_fields.update(rows=n_rows, accepted=n_accepted, recorded=recorded)
+        if self.settings.log_values:
+            log_fields["values"] = [reply.batch.row(index) for index in range(min(n_rows, _MAX_LOGGED))]
+
+    async def get_live(self) -> dict[str, Any]:
+        """Return what the page shows; many pages share one look at the store a second."""
+        async with self._live_lock:
+            at, found = self._live
+            if not found or time.monotonic() - at > _LIVE_SECONDS:
+                found = await self._read_live()
+                self._live = (time.monotonic(), found)
+            return found
+
+    async def _read_live(self) -> dict[str, Any]:
+        facts = self.served.engine.facts
+        future = self.recorder.do(lambda store: store.read_live(facts))
+        found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None}
+        done = await _wait_until_done(future)
+        reason = None if done else self.recorder.trouble or "The store does not answer in time."
+        if reason is None:
+            found = future.result()
+            if facts.threshold is None:
+                found["minute"]["accepted"] = None
+            if found["drift"] is not None:
+                self._recent.follow_resets(found["drift"].pop("resets"))
+                found["drift"]["hints"] = await self._find_hints(facts)
+        store = {"working": reason is None, "reason": reason}
+        return {"now": time.time(), "model": facts.sha256, "store": store, **found}
+
+    async def _find_hints(self, facts: Facts) -> list[str] | None:
+        if facts.reference is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(None, find_hints, facts, self._recent.list_batches())
+
+    def describe_model(self) -> dict[str, Any]:
+        """Return what `GET /v1/model` answers."""
+        return self.served.engine.facts.describe() | {
+            "loaded_at": self.served.loaded_at,
+            "reload_trouble": self.served.trouble,
+        }
+
+    async def reset(self) -> None:
+        """Start the drift monitor again."""
+        facts = self.served.engine.facts
+        if not await _wait_until_done(self.recorder.do(lambda store: store.reset(facts))):
+            raise RequestError(
+                503, f"The store does not work: {self.recorder.trouble or 'it does not answer in time'}."
+            )
+        self._forget_recent()
+
+    async def write_metrics(self) -> bytes:
+        """Return what `GET /metrics` answers."""
+        drift = (await self.get_live())["drift"]
+        self.metrics.store.set(self.recorder.trouble is None)
+        if drift is not None:
+            self.metrics.alarm.set(drift["alarm"])
+            self.metrics.capital.set(drift["log_capital"])
+        return self.metrics.write_text()
+
+
+async def _wait_until_done(future: Future[Any]) -> bool:
+    """Wait for the store, and return whether it did its work in time."""
+    wrapped = asyncio.wrap_future(future)
+    wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())  # so that asyncio does not warn
+    done, _ = await asyncio.wait([wrapped], timeout=_STORE_SECONDS)
+    return bool(done) and wrapped.exception() is None
+
+
+class RecentRows:
+    """The last rows that one model assessed, in memory only; none where there is no reference to compare them with.
+
+    Every request passes here, so rows are only put aside; `find_hints` does the costly work.
+
+    Parameters
+    ----------
+    facts : Facts
+        Of the model.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._batches: deque[Batch] = deque()
+        self._n_rows = 0
+        self._resets: int | None = None
+
+    def follow_resets(self, n_resets: int) -> None:
+        """Forget all rows where any worker reset the monitor since the last look."""
+        if self._resets not in (None, n_resets):
+            self._batches.clear()
+            self._n_rows = 0
+        self._resets = n_resets
+
+    def add(self, facts: Facts, batch: Batch) -> None:
+        """Put rows aside, unless another model assessed them."""
+        if facts is not self.facts or facts.reference is None:
+            return
+        self._batches.append(batch.copy_last(_WINDOW))
+        self._n_rows += len(self._batches[-1])
+        while self._n_rows - len(self._batches[0]) >= _WINDOW:
+            self._n_rows -= len(self._batches.popleft())
+
+    def list_batches(self) -> list[Batch]:
+        """Return the batches that hold the last rows."""
+        return list(self._batches)
+
+
+def find_hints(facts: Facts, batches: list[Batch]) -> list[str]:
+    """Say which columns moved most; nothing where the rows and the reference do not fit each other."""
+    if not batches:
+        return []
+    try:
+        window, rows = Window(_WINDOW, facts.reference or {}), join_batches(facts, batches)
+        window.add(rows if facts.as_array else plain_features(rows, facts.features))
+        return [str(hint) for hint in window.compare() if hint.moved][:_MAX_HINTS]
+    except Exception:  # whatever a file says about its columns, the alarm is shown
+        return []

@@ -1,0 +1,45 @@
+"""SQLite files and PostgreSQL URLs."""
+
+import pytest
+
+from onsphere import InvalidInputError, MissingExtraError
+from onsphere.service.databases import StoreError, open_database
+
+
+def test_sqlite_is_forced_to_the_disk(tmp_path, helpers):
+    url = f"sqlite:///{tmp_path / 's.sqlite'}"
+    assert helpers.query(url, "PRAGMA synchronous") == [(2,)]
+    assert helpers.query(url, "PRAGMA journal_mode") == [("wal",)]
+
+
+def test_a_file_that_was_moved_away_is_made_anew(tmp_path, facts, open_store, helpers):
+    path = tmp_path / "s.sqlite"
+    store = open_store(f"sqlite:///{path}")
+    store.write([helpers.record(facts, 0.1)])
+    path.rename(tmp_path / "moved.sqlite")
+    with pytest.raises(StoreError, match="No such file"):
+        store.write([helpers.record(facts, 0.1)])
+    store.write([helpers.record(facts, 0.1)])
+    path.rename(tmp_path / "moved2.sqlite")
+    path.touch()
+    store.write([helpers.record(facts, 0.1)])
+    assert len(store.read_live(facts)["points"]) == 1
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path, facts, open_store, helpers):
+    (tmp_path / "s.sqlite").write_bytes(b"no database at all" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        open_store(f"sqlite:///{tmp_path / 's.sqlite'}").write([helpers.record(facts, 0.1)])
+    with pytest.raises(StoreError, match="unable to open"):
+        open_store(f"sqlite:///{tmp_path / 'none' / 's.sqlite'}").check()
+
+
+def test_other_stores_are_refused():
+    with pytest.raises(InvalidInputError, match="postgresql://"):
+        open_database("mysql://localhost")
+
+
+def test_postgresql_needs_its_package(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(MissingExtraError, match="psycopg"):
+        open_database("postgresql://localhost/x")

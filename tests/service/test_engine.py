@@ -1,0 +1,72 @@
+"""Models and graphs behind the service, and their replacement."""
+
+import os
+import shutil
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, load
+from onsphere.export import export_onnx
+from onsphere.service.engine import GraphEngine, ServedModel, load_engine
+from onsphere.service.replies import answer_rows
+
+
+def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
+    X = np.random.default_rng(5).normal(size=(40, 2))
+    for name in ("array", "several", "classes"):
+        model = load(models[name])
+        rows = pd.DataFrame(X, columns=["a", "b"]) if name == "classes" else X
+        export_onnx(model, tmp_path / f"{name}.onnx", X=rows, coverage=0.8)
+        engine = load_engine(tmp_path / f"{name}.onnx")
+        found, expected = engine.assess(rows, coverage=0.8), model.assess(rows, coverage=0.8)
+        if name == "classes":
+            assert found.value.tolist() == expected.value.tolist()
+            np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-9)
+        else:
+            np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
+        assert len(answer_rows(found, engine.facts)) == 40
+    assert load_engine(tmp_path / "several.onnx").facts.targets == ("0", "1")
+    with pytest.raises(InvalidInputError, match=r"coverage of 0\.8"):
+        load_engine(tmp_path / "array.onnx", coverage=0.9)
+
+
+def test_onnxruntime_is_needed_for_graphs(tmp_path, monkeypatch):
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match="onnxruntime"):
+        GraphEngine(tmp_path / "model.onnx")
+
+
+def test_a_file_that_cannot_be_opened_is_told(models, tmp_path, monkeypatch):
+    path = tmp_path / "m.onsphere"
+    path.write_bytes(models["array"].read_bytes())
+    served = ServedModel(path)
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(sys.modules["onsphere.service.engine"], "load_with_manifest", refused)
+    with pytest.raises(InvalidInputError, match="Permission denied"):
+        served.reload()
+    assert "Permission denied" in served.trouble
+
+
+def test_a_model_with_other_steps_has_no_levels(tmp_path):
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X = np.random.default_rng(0).normal(size=(30, 1))
+    path = HCMRegressor(make_pipeline(StandardScaler(), Ridge())).fit(X, X[:, 0]).save(tmp_path / "m.onsphere")
+    assert load_engine(path).facts.levels == {}
+
+
+def test_a_served_model_survives_a_file_that_is_gone(models, tmp_path):
+    model = shutil.copy(models["table"], tmp_path / "model.onsphere")
+    served = ServedModel(model)
+    os.unlink(model)
+    assert not served.has_changed()
+    assert np.isfinite(served.loaded_at)
