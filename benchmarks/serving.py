@@ -10,7 +10,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from onsphere import AcceptShare, HCMRegressor
 from onsphere.baselines import DeepEnsemble, MCDropout
-from onsphere.export import export_onnx, graph_inputs, open_graph
+from onsphere.export import export_onnx, open_graph, prepare_inputs
 from onsphere.torch import TorchRegressor
 
 SECONDS, N_TURNS = 0.4, 5  # of each method at a time, as a service asks one model over and over
@@ -35,7 +35,7 @@ def graph(model):
         path = Path(folder) / "model.onnx"
         print(export_onnx(model, path, X=X[4000:]))
         session, facts = open_graph(path)
-    return lambda rows: session.run(None, graph_inputs(facts["inputs"], rows))
+    return lambda rows: session.run(None, prepare_inputs(facts["inputs"], rows))
 
 
 trees, net = calibrated(HCMRegressor(forest)), calibrated(HCMRegressor(network()))

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from onsphere import export_onnx, load
-from onsphere.export import graph_inputs, open_graph
+from onsphere.export import open_graph, prepare_inputs
 from onsphere.persistence import read_manifest
 from onsphere.service import Settings, create_app
 
@@ -68,7 +68,7 @@ def test_its_graph_is_the_same(name, tmp_path):
     assert hashlib.sha256(graph.SerializeToString(deterministic=True)).hexdigest() == recorded["sha256"]
     session, facts = open_graph(tmp_path / "model.onnx")
     assert {key: facts[key] for key in recorded["facts"]} == recorded["facts"]
-    answers = session.run(facts["outputs"], graph_inputs(facts["inputs"], rows))
+    answers = session.run(facts["outputs"], prepare_inputs(facts["inputs"], rows))
     assert_alike({key: each.tolist() for key, each in zip(facts["outputs"], answers, strict=True)}, recorded["outputs"])
 
 

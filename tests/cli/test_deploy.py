@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onsphere import InvalidInputError, cli, load
-from onsphere.export import graph_inputs, open_graph
+from onsphere.export import open_graph, prepare_inputs
 from onsphere.persistence import load_with_manifest, read_manifest
 from onsphere.table import fit as fitting
 from onsphere.table import fit_table, read_table
@@ -40,7 +40,7 @@ def test_a_graph_answers_as_the_model_does(folder):
     model, names = load("model.onsphere"), [column["name"] for column in facts["inputs"]]
     assert facts["manifest"]["summary"]["targets"] == ["price"]
     rows = read_table("fresh.csv")[list(model.feature_names_in_)]
-    value = session.run(["value"], graph_inputs(facts["inputs"], rows))[0]
+    value = session.run(["value"], prepare_inputs(facts["inputs"], rows))[0]
     np.testing.assert_allclose(value.reshape(-1), model.predict(rows), rtol=1e-6)
     assert set(names) == set(model.feature_names_in_)
 
@@ -95,7 +95,7 @@ def test_a_file_without_a_reference_needs_rows(folder):
     model.save("old.onsphere", summary=summary)
     result = run("export", "old.onsphere", "old.onnx")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "nothing that says what the columns hold. Pass real rows (X=, on the command line --rows)" in result.stderr
+    assert "does not say what its columns hold. Pass real rows: --rows rows.csv." in result.stderr
     assert run("export", "old.onsphere", "old.onnx", "--rows", "fresh.csv").exit_code == 0
     facts = json.loads(run("monitor", "old.onsphere", "stream.csv", "--json").stdout)
     assert (facts["rows"], facts["hints"]) == (300, [])

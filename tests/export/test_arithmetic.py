@@ -8,11 +8,10 @@ from hypothesis.extra.numpy import arrays
 
 from onsphere import Duplicate, Lift, Polar, SphericalOutput, Torus
 from onsphere.calibration import ClassCalibration
-from onsphere.export import inputs
-from onsphere.export import outputs as graph_outputs
-from onsphere.export.graph import Graph, session_of
-from onsphere.export.symbols import ROWS, Symbol
-from onsphere.export.trees import step_function
+from onsphere.export import graph_inputs, model_graphs
+from onsphere.export.graph_arrays import ROWS, GraphArray
+from onsphere.export.graph_builder import GraphBuilder, open_session
+from onsphere.export.tree_graphs import look_up_steps
 from onsphere.models.backbone import split_columns
 from onsphere.models.classifier import project_to_simplex as plain_probabilities
 from onsphere.sphere import geometry, scores
@@ -27,11 +26,11 @@ def tables(width, numbers=NUMBERS):
 
 def runnable(function, width):
     """The graph of a function of a table, as a function."""
-    graph = Graph()
-    results = function(Symbol(graph, graph.input("x", np.dtype(np.float64), width), (ROWS, width)))
+    graph = GraphBuilder()
+    results = function(GraphArray(graph, graph.add_input("x", np.dtype(np.float64), width), (ROWS, width)))
     for number, result in enumerate(results):
-        graph.output(f"y{number}", result.name, result.dtype, list(result.shape[1:]))
-    session = session_of(graph.model({}).SerializeToString())
+        graph.add_output(f"y{number}", result.name, result.dtype, list(result.shape[1:]))
+    session = open_session(graph.build({}).SerializeToString())
     return lambda x: session.run(None, {"x": x})
 
 
@@ -44,7 +43,7 @@ def read_by(embedding, decoder, score):
     layout = {"n_outputs": embedding.n_outputs_, "magnitude": embedding.has_magnitude, "mean": decoder == "mean"}
 
     def read(table):
-        outputs = (graph_outputs._read if isinstance(table, Symbol) else split_columns)(table, **layout)
+        outputs = split_columns(table, **layout)
         return embedding.decode(outputs, decoder=decoder), embedding.sigma(outputs), score(outputs)
 
     width = embedding.direction_width(embedding.n_outputs_) + layout["magnitude"]
@@ -95,7 +94,7 @@ def test_norms_keep_their_range(x):
     np.testing.assert_array_equal(length, magnitude)
 
 
-PROBABILITIES = runnable(lambda x: (graph_outputs.nearest_probabilities(x),), 4)
+PROBABILITIES = runnable(lambda x: (model_graphs.project_to_simplex(x),), 4)
 
 
 @given(tables(4))
@@ -105,7 +104,7 @@ def test_probabilities_are_the_nearest(x):
 
 LEVELS = np.round(np.random.default_rng(1).random(39), 2)
 CALIBRATION = ClassCalibration(np.zeros(39), np.zeros(39), LEVELS)
-SETS = runnable(lambda x: (graph_outputs._prediction_set(x, CALIBRATION, 0.7),), 5)
+SETS = runnable(lambda x: (model_graphs._convert_sets(x, CALIBRATION, 0.7),), 5)
 
 
 @given(tables(5, st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, 17.0])))
@@ -119,12 +118,12 @@ def test_sets_are_those_of_the_calibration_with_ties_and_zeros(x):
 def test_a_step_function_counts_what_lies_below(n_steps):
     rng = np.random.default_rng(n_steps)
     steps, levels = np.unique(rng.normal(size=n_steps)), rng.random(n_steps + 1)
-    graph = runnable(lambda x: (step_function(x, steps, levels),), 1)
+    graph = runnable(lambda x: (look_up_steps(x, steps, levels),), 1)
     x = np.concatenate([steps, np.nextafter(steps, np.inf), rng.normal(size=50), [np.inf, -np.inf, np.nan]])
     np.testing.assert_array_equal(graph(x[:, None])[0][:, 0], levels[np.searchsorted(steps, x, side="left")])
 
 
-CALENDAR = runnable(inputs._calendar, 1)
+CALENDAR = runnable(graph_inputs._encode_dates, 1)
 
 
 @given(tables(1, st.one_of(st.just(np.nan), st.floats(-1e11, 1e11), st.integers(-(10**10), 10**10).map(float))))
@@ -166,7 +165,7 @@ def test_arithmetic_with_arrays_on_either_side():
 
 def test_a_lone_direction_is_read_as_one_of_length_one():
     outputs = split_columns(np.ones((2, 3)), n_outputs=3, magnitude=False, mean=False)
-    graph = runnable(lambda x: graph_outputs._read(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
+    graph = runnable(lambda x: split_columns(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
     direction, magnitude = graph(np.ones((2, 3)))
     assert isinstance(outputs, SphericalOutput)
     np.testing.assert_array_equal(direction, outputs.direction)

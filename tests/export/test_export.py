@@ -27,8 +27,7 @@ from onsphere import (
     NotCalibratedError,
     NotFittedError,
 )
-from onsphere.export import export_onnx, graph_inputs, open_graph, outputs
-from onsphere.export import graph as graphs
+from onsphere.export import export_onnx, graph_builder, model_graphs, open_graph, prepare_inputs
 from onsphere.table import BACKBONES, Column
 from onsphere.table.backbone_choice import table_model
 
@@ -102,7 +101,7 @@ def test_models_of_tables_take_the_raw_columns(backbone, classes, tmp_path):
     ).astype({"shop": frame["shop"].dtype})
     assert session.run(["uncertainty"], row)[0][0] == pytest.approx(fitted.predict_uncertainty(same)[0], rel=1e-9)
     with pytest.raises(InvalidInputError, match="size, day"):
-        graph_inputs(facts["inputs"], frame.drop(columns=["size", "day"]))
+        prepare_inputs(facts["inputs"], frame.drop(columns=["size", "day"]))
 
 
 def test_a_category_with_an_empty_text_is_refused(tmp_path):
@@ -119,7 +118,7 @@ def test_the_file_runs_where_onsphere_cannot_be_imported(tmp_path):
     fitted.fit(frame, np.asarray(table()["target"])).set_threshold(AcceptShare(0.9))
     export_onnx(fitted, tmp_path / "model.onnx", X=frame)
     _, facts = open_graph(tmp_path / "model.onnx")
-    feeds = graph_inputs(facts["inputs"], frame)
+    feeds = prepare_inputs(facts["inputs"], frame)
     text = {name: values.astype(str) if values.dtype == object else values for name, values in feeds.items()}
     np.savez(tmp_path / "rows.npz", **text)
     code = """
@@ -166,7 +165,7 @@ def test_frames_and_sparse_rows_are_one_table(tmp_path):
     export_onnx(named, tmp_path / "model.onnx", X=frame)
     _, facts = open_graph(tmp_path / "model.onnx")
     assert facts["inputs"][0]["columns"] == ["a", "b", "c"]
-    np.testing.assert_array_equal(graph_inputs(facts["inputs"], frame[["c", "a", "b"]])["X"], X)
+    np.testing.assert_array_equal(prepare_inputs(facts["inputs"], frame[["c", "a", "b"]])["X"], X)
     plain = HCMRegressor(Ridge()).fit(X, y)
     export_onnx(plain, tmp_path / "model.onnx", X=csr_matrix(X))
 
@@ -248,7 +247,7 @@ def test_a_classifier_without_calibration(tmp_path):
 
 def test_classes_that_a_graph_cannot_hold_are_refused():
     with pytest.raises(InvalidInputError, match="Name them by text"):
-        outputs._labels(np.array([b"a", b"b"]))
+        model_graphs._convert_labels(np.array([b"a", b"b"]))
 
 
 def test_networks_that_cannot_be_exported_are_refused(tmp_path):
@@ -270,7 +269,7 @@ def test_networks_that_cannot_be_exported_are_refused(tmp_path):
 
 def test_a_graph_beyond_the_format_is_refused(tmp_path, monkeypatch):
     forest = HCMRegressor(ExtraTreesRegressor(5), random_state=0).fit(X, y)
-    monkeypatch.setattr(graphs, "_LARGEST_FILE", 10_000)
+    monkeypatch.setattr(graph_builder, "_LARGEST_FILE", 10_000)
     with pytest.raises(InvalidInputError, match="fewer trees"):
         export_onnx(forest, tmp_path / "model.onnx", X=X)
 
@@ -297,10 +296,10 @@ def test_networks_name_what_torch_needs(tmp_path, monkeypatch):
 
 
 def other_graph(path, metadata):
-    graph = graphs.Graph()
-    name = graph.input("X", np.dtype(np.float64), 1)
-    graph.output("Y", name, np.dtype(np.float64), [1])
-    path.write_bytes(graph.model(metadata).SerializeToString())
+    graph = graph_builder.GraphBuilder()
+    name = graph.add_input("X", np.dtype(np.float64), 1)
+    graph.add_output("Y", name, np.dtype(np.float64), [1])
+    path.write_bytes(graph.build(metadata).SerializeToString())
 
 
 def test_graphs_without_our_metadata_are_refused(tmp_path):
@@ -316,7 +315,7 @@ def test_graphs_without_our_metadata_are_refused(tmp_path):
 
 
 def test_what_is_no_graph_is_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="which is none"):
+    with pytest.raises(InvalidInputError, match="which is not a file"):
         open_graph(tmp_path)
     (tmp_path / "text.onnx").write_text("hello")
     with pytest.raises(InvalidInputError, match="onnxruntime cannot read"):
@@ -329,7 +328,7 @@ def test_a_file_stays_as_it_was_where_writing_fails(model, tmp_path):
 
 
 def test_names_that_are_taken_get_another():
-    graph = graphs.Graph(("a",))
-    assert graph.input("a", np.dtype(np.float64), 1) == "column a"
+    graph = graph_builder.GraphBuilder(("a",))
+    assert graph.add_input("a", np.dtype(np.float64), 1) == "column a"
     graph._taken.add(f"Mul {len(graph._taken) + 1}")
-    assert graph.add("Mul", ["a", "a"]).startswith("_Mul")
+    assert graph.add_node("Mul", ["a", "a"]).startswith("_Mul")

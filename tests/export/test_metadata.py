@@ -13,8 +13,8 @@ from sklearn.linear_model import Ridge
 
 from onsphere import AcceptShare, HCMClassifier, HCMRegressor, InvalidInputError
 from onsphere.drift import DriftMonitor, make_reference
-from onsphere.export import export_onnx, metadata, open_graph
-from onsphere.export.sample_rows import drawn_rows
+from onsphere.export import export_onnx, onnx_file, open_graph
+from onsphere.export.graph_inputs import draw_rows
 from onsphere.table import fit_table
 
 rng = np.random.default_rng(0)
@@ -56,11 +56,11 @@ def test_files_tell_how_a_model_was_calibrated(options, told, tmp_path):
 def test_of_very_many_scores_some_are_drawn_at_random(monkeypatch):
     model = calibrated(calibration=0.5)
     everything = model.calibration_.uncertainty
-    monkeypatch.setattr(metadata, "N_SCORES", 20)
-    some = metadata.calibration_scores(model)
+    monkeypatch.setattr(onnx_file, "N_SCORES", 20)
+    some = onnx_file.list_calibration_scores(model)
     assert len(some) == 20 < len(everything)
     assert set(some) <= set(everything.tolist())
-    assert some == sorted(some) == metadata.calibration_scores(model)
+    assert some == sorted(some) == onnx_file.list_calibration_scores(model)
     # By their ranks they would be evenly spread.
     assert len(set(np.diff(np.searchsorted(np.sort(everything), some)))) > 2
 
@@ -100,7 +100,7 @@ STRANGE = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in STRANGE.items() for value in values])
 def test_a_forged_graph_is_told(graph, name, value, tmp_path):
     path = forged(graph, tmp_path / "forged.onnx", lambda facts: facts.update({name: value}))
-    with pytest.raises(InvalidInputError, match=rf"where these do not: {name}\. Write it anew"):
+    with pytest.raises(InvalidInputError, match=rf"where these do not: {name}\. Write it again"):
         open_graph(path)
 
 
@@ -199,15 +199,15 @@ SUMMARY = {"reference": make_reference(ORDINARY, n_kept=101)}
 
 
 def test_drawn_rows_look_like_those_of_the_summary_one_column_at_a_time():
-    rows = drawn_rows(DESCRIBED, SUMMARY)
+    rows = draw_rows(DESCRIBED, SUMMARY)
     assert len(rows) == 1_000
-    pd.testing.assert_frame_equal(rows, drawn_rows(DESCRIBED, copy.deepcopy(SUMMARY)))
+    pd.testing.assert_frame_equal(rows, draw_rows(DESCRIBED, copy.deepcopy(SUMMARY)))
     assert rows["size"].mean() == pytest.approx(ORDINARY["size"].mean(), abs=0.15)
     assert rows["size"].std() == pytest.approx(ORDINARY["size"].std(), rel=0.15)
     assert rows["size"].nunique() > 900
     assert set(rows["new"].dropna()) == {0.0, 1.0}
     assert rows["new"].mean() == pytest.approx(ORDINARY["new"].mean(), abs=0.06)
-    assert rows["day"].dropna().between("2020-01-01", "2022-09-27").all()
+    assert pd.to_datetime(rows["day"].dropna(), unit="s").between("2020-01-01", "2022-09-27").all()
     shares = rows["shop"].value_counts(normalize=True)
     assert shares["a"] == pytest.approx(0.6, abs=0.06)
     # And what may come as well: values that are missing, and categories that nobody has heard of.
@@ -218,16 +218,16 @@ def test_drawn_rows_look_like_those_of_the_summary_one_column_at_a_time():
 def test_a_column_that_was_never_known_stays_so():
     described = [{"name": "x", "kind": "number", "column": {"name": "x", "kind": "number"}}]
     summary = {"reference": {"x": {"n_rows": 3, "sample": [None], "mean": None, "deviation": None}}}
-    assert drawn_rows(described, summary)["x"].isna().all()
+    assert draw_rows(described, summary)["x"].isna().all()
 
 
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=5))
 def test_any_numbers_can_be_drawn_from(sample):
     numbers = {"n_rows": 5, "sample": sample, "mean": 0.0, "deviation": 1.0}
-    rows = drawn_rows([DESCRIBED[0], DESCRIBED[3]], {"reference": {"size": numbers, "day": numbers}})
+    rows = draw_rows([DESCRIBED[0], DESCRIBED[3]], {"reference": {"size": numbers, "day": numbers}})
     known = [number for number in sample if number is not None]
     assert len(rows) == 1_000
-    assert rows["day"].dtype.kind == "M"
+    assert rows["day"].dtype.kind == "f"
     if known:
         assert rows["size"].dropna().between(min(known), max(known)).all()
 
@@ -244,8 +244,8 @@ def test_any_numbers_can_be_drawn_from(sample):
     ],
 )
 def test_without_rows_or_a_summary_nothing_is_compared(described, summary):
-    with pytest.raises(InvalidInputError, match=r"Expected rows to compare.*Pass real rows \(X=.*--rows\)"):
-        drawn_rows(described, summary)
+    with pytest.raises(InvalidInputError, match=r"Expected rows to compare.*Pass real rows as X"):
+        draw_rows(described, summary)
 
 
 def test_a_model_of_an_array_needs_rows(tmp_path):
@@ -255,7 +255,7 @@ def test_a_model_of_an_array_needs_rows(tmp_path):
 
 
 @pytest.mark.parametrize("backbone", ["extra-trees", "kernel"])
-def test_models_of_tables_are_compared_on_drawn_rows(backbone, tmp_path):
+def test_models_of_tables_are_compared_on_draw_rows(backbone, tmp_path):
     target = ORDINARY["size"] + (ORDINARY["shop"] == "a") + 0.1 * rng.normal(size=300)
     classes = np.where(target > 0.5, "much", "little")
     for name, values in {"price": target, "kind": classes}.items():
@@ -269,6 +269,6 @@ def test_models_of_tables_are_compared_on_drawn_rows(backbone, tmp_path):
 
 def test_between_the_largest_numbers_there_are_finite_ones():
     numbers = {"n_rows": 2, "sample": [-1.7e308, 1.7e308], "mean": 0.0, "deviation": 1.0}
-    drawn = drawn_rows(DESCRIBED[:1], {"reference": {"size": numbers}})["size"]
+    drawn = draw_rows(DESCRIBED[:1], {"reference": {"size": numbers}})["size"]
     assert np.isfinite(drawn.dropna()).all()
     assert drawn.notna().mean() > 0.9

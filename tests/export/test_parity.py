@@ -20,8 +20,8 @@ from sklearn.tree import DecisionTreeRegressor
 
 from onsphere import AcceptShare, FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, MaxErrorRate
 from onsphere.calibration import ClassCalibration, RegressionCalibration
-from onsphere.export import Parity, export_onnx, graph_inputs, open_graph, trees
-from onsphere.export.parity import compared
+from onsphere.export import Parity, export_onnx, open_graph, prepare_inputs, tree_graphs
+from onsphere.export.parity import compare_answers
 
 N_FEATURES = 5
 # What was measured is below 1e-11 (1e-6 for networks in float32); the tolerances promised are looser.
@@ -160,7 +160,7 @@ def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path, mon
     edges[np.arange(4_000), nodes["feature"]] = np.choose(np.arange(4_000) % 4, near)
     sizes = [tree.tree_.node_count for tree in model.estimator_.estimators_]
     for largest, n_groups in {sum(sizes): 1, sum(sizes) // 2: 3, 1: 25}.items():  # nodes that are gone through together
-        monkeypatch.setattr(trees, "_N_NODES", largest)
+        monkeypatch.setattr(tree_graphs, "_N_NODES", largest)
         parity = export_onnx(model, tmp_path / "model.onnx", X=edges)
         assert parity.largest["value"] == 0
         operations = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
@@ -280,27 +280,27 @@ def test_another_value_is_refused(numbers):
     _, X, session, facts = numbers
     other, _ = fitted(filled(Ridge(alpha=2.0)), "one")
     with pytest.raises(InvalidInputError, match="another value in 400 of 400"):
-        compared(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, facts["inputs"], X, 0.9)
 
 
 def test_a_wrong_interval_or_confidence_is_refused(numbers):
     model, X, session, facts = numbers
     with pytest.raises(InvalidInputError, match="another lower"):
-        compared(model, session, facts["inputs"], X, 0.8)
+        compare_answers(model, session, facts["inputs"], X, 0.8)
     other = with_calibration(model, uncertainty=model.calibration_.uncertainty * 1.5)
     with pytest.raises(InvalidInputError, match="another confidence"):
-        compared(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, facts["inputs"], X, 0.9)
 
 
 def test_flags_may_differ_only_at_the_threshold(numbers):
     model, X, session, facts = numbers
     other = copy.copy(model)
     other.threshold_ = np.nextafter(model.threshold_, -np.inf)
-    parity = compared(other, session, facts["inputs"], X, 0.9)
+    parity = compare_answers(other, session, facts["inputs"], X, 0.9)
     assert parity.n_flag_differs == parity.largest["accepted"] >= 1
     other.threshold_ = model.threshold_ * 0.9
     with pytest.raises(InvalidInputError, match="another accepted"):
-        compared(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, facts["inputs"], X, 0.9)
 
 
 def test_a_wrong_label_or_set_is_refused(classes):
@@ -308,10 +308,10 @@ def test_a_wrong_label_or_set_is_refused(classes):
     other = copy.copy(model)
     other.classes_ = model.classes_[::-1]
     with pytest.raises(InvalidInputError, match="another label"):
-        compared(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, facts["inputs"], X, 0.9)
     other = with_calibration(model, true_scores=model.calibration_.true_scores * 0.5)
     with pytest.raises(InvalidInputError, match="another set"):
-        compared(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, facts["inputs"], X, 0.9)
 
 
 def test_a_graph_that_gives_no_number_where_the_model_does_is_refused(numbers):
@@ -326,16 +326,16 @@ def test_a_graph_that_gives_no_number_where_the_model_does_is_refused(numbers):
             return [np.full_like(value, np.nan), *others]
 
     with pytest.raises(InvalidInputError, match=r"another value in 400 of 400 row\(s\).*inf"):
-        compared(model, Silent(), facts["inputs"], X, 0.9)
+        compare_answers(model, Silent(), facts["inputs"], X, 0.9)
 
 
 def test_what_is_told(numbers):
     model, X, session, facts = numbers
-    parity = compared(model, session, facts["inputs"], X, 0.9)
+    parity = compare_answers(model, session, facts["inputs"], X, 0.9)
     assert isinstance(parity, Parity)
     assert str(parity).startswith("Compared on 400 given rows. Largest difference: value ")
     assert json.loads(json.dumps(parity.to_dict()))["n_rows"] == 400
-    assert graph_inputs(facts["inputs"], X)["X"].dtype == np.float64
+    assert prepare_inputs(facts["inputs"], X)["X"].dtype == np.float64
 
 
 def test_a_kernel_that_enlarges_rounding_is_judged_by_how_much(tmp_path):

@@ -48,6 +48,11 @@ def export(
     check_writable(out, model, *([] if rows is None else [rows]))
     fitted, summary, columns = load_table_model(model)
     share = share_asked(coverage, summary)
+    if rows is None and summary.get("reference") is None:
+        raise InvalidInputError(
+            f"Expected rows to compare the graph and the model on. Got none, and {model} does not say what its columns "
+            "hold. Pass real rows: --rows rows.csv."
+        )
     with spinner("export", hidden=quiet or as_json) as progress:
         progress("reading")
         frame = None if rows is None else feature_rows(rows, columns, delimiter)

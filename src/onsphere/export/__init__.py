@@ -1,7 +1,7 @@
-"""A fitted model as one ONNX graph that needs no onsphere to run."""
+"""A fitted model as one ONNX graph that runs without onsphere."""
 
-from onsphere.export.exporter import export_onnx, open_graph
-from onsphere.export.inputs import graph_inputs
+from onsphere.export.graph_inputs import prepare_inputs
+from onsphere.export.onnx_file import export_onnx, open_graph
 from onsphere.export.parity import Parity
 
-__all__ = ["Parity", "export_onnx", "graph_inputs", "open_graph"]
+__all__ = ["Parity", "export_onnx", "open_graph", "prepare_inputs"]

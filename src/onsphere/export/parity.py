@@ -1,4 +1,4 @@
-"""Does the graph say what the model says? Both are asked about the same rows, and differences must be explained."""
+"""Compare the answers of a graph with those of its model on the same rows: rounding must explain each difference."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
 from onsphere._internal.validation import Floats
-from onsphere.calibration import RegressionCalibration, conformal_quantile, set_scores
+from onsphere.calibration import conformal_quantile, set_scores
 from onsphere.errors import InvalidInputError
-from onsphere.export.backbone_graphs import amplification, computes_in_single, has_trees
-from onsphere.export.inputs import graph_inputs
-from onsphere.export.outputs import half_widths
+from onsphere.export.backbone_graphs import compute_amplification, has_trees, uses_float32
+from onsphere.export.graph_inputs import Inputs, prepare_inputs
+from onsphere.export.model_graphs import compute_half_widths
 from onsphere.models.frozen import FrozenHead
 
-__all__ = ["Parity", "compared"]
+__all__ = ["DRAWN", "GIVEN", "Parity", "compare_answers"]
 
-# How far two computations may differ, relative to the size of what they compute.
+# Which rows were compared.
+GIVEN = "given rows"
+DRAWN = "rows drawn column by column from what the model file says of its columns, some values missing or unknown"
+
+# How far two computations may differ, relative to the size of the result.
 _DOUBLE, _SINGLE = 1e-9, 1e-5
-_AMPLIFIED = 1e-12  # for each time that the backbone enlarges what was rounded before
+_AMPLIFIED = 1e-12  # times the factor by which the backbone enlarges rounding errors
 _N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees for each
 
-_OF_ASSESSMENT: dict[str, str] = {"label": "value", "set": "prediction_set"}
+_FIELDS: dict[str, str] = {"label": "value", "set": "prediction_set"}  # of an Assessment, if named differently
 _CHOICES = ("label", "set", "accepted")
 
 
@@ -35,18 +39,17 @@ class Parity:
     Attributes
     ----------
     n_rows : int
-        That were compared.
+        How many rows were compared.
     rows : str
-        Which ones: those that were given, or drawn ones.
+        Which ones: given or drawn.
     largest : dict of str to float
         For each output the largest difference; for labels, sets and accepted the number of rows that differ.
     relative : dict of str to float
         The same differences relative to the size of the answer plus that of an ordinary one.
     tolerance : dict of str to float
-        What the relative difference may be at most; a graph that exceeds it on these rows is refused.
+        The largest relative difference that is allowed; a graph that exceeds it on these rows is rejected.
     n_flag_differs : int
-        Rows that one accepts and the other does not; all of them have an uncertainty within the tolerance of the
-        threshold.
+        Rows that only one of the two accepts; all of them have an uncertainty within the tolerance of the threshold.
     explanation : str
         Where differences come from.
     """
@@ -60,74 +63,72 @@ class Parity:
     explanation: str
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value:.2g}" for name, value in self.largest.items())
-        return f"Compared on {self.n_rows:,} {self.rows}. Largest difference: {told}. {self.explanation}"
+        largest = ", ".join(f"{name} {value:.2g}" for name, value in self.largest.items())
+        return f"Compared on {self.n_rows:,} {self.rows}. Largest difference: {largest}. {self.explanation}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
-def compared(
-    model: Any, session: Any, described: list[dict[str, Any]], X: Any, coverage: float, *, rows: str = "given rows"
+def compare_answers(
+    model: Any, session: Any, inputs: Inputs, X: Any, coverage: float, *, source: str = GIVEN
 ) -> Parity:
-    """Ask both about rows, and refuse a graph whose differences are not explained."""
+    """Run the model and the graph on some rows, and reject a graph whose differences rounding does not explain."""
     ours = model.assess(X, coverage=coverage)
-    theirs = _run(session, described, X, len(ours))
-    names: list[str] = [output.name for output in session.get_outputs()]
-    expected = {name: np.asarray(getattr(ours, _OF_ASSESSMENT.get(name, name))) for name in names}
-    base = _rounding(model.estimator_)
-    bounds = _Bounds(model, expected, ours.direction_norm, base, coverage)
+    theirs = _run(session, inputs, X, len(ours))
+    expected = {name: np.asarray(getattr(ours, _FIELDS.get(name, name))) for name in theirs}
+    rounding = _compute_rounding(model.estimator_)
+    bounds = _Bounds(model, expected, ours.direction_norm, rounding, coverage)
     largest, relative, tolerance = dict[str, float](), dict[str, float](), dict[str, float]()
-    for name in names:
+    for name, answer in theirs.items():
         if name in _CHOICES:
-            differs = _rows_that_differ(expected[name], theirs[name])
+            differs = _find_differing_rows(expected[name], answer)
             largest[name] = float(differs.sum())
-            unexplained = int(np.sum(differs & ~bounds.near(name)))
+            unexplained = differs & ~bounds.find_close_calls(name)
         elif name == "confidence":
-            difference = np.abs(expected[name] - theirs[name])
-            largest[name] = float(difference.max())
-            unexplained = int(np.sum(~bounds.confidence_explains(theirs[name])))
+            largest[name] = float(np.abs(expected[name] - answer).max())
+            unexplained = ~bounds.allows_confidence(answer)
         else:
-            difference = _difference(expected[name], theirs[name])
+            difference = _subtract(expected[name], answer)
             largest[name] = float(difference.max())
-            relative[name] = float((difference / bounds.size(name)).max())
-            tolerance[name] = bounds.tolerance(name)
-            unexplained = int(np.sum(np.any(_columns(difference / bounds.size(name)) > tolerance[name], axis=1)))
-        if unexplained:
+            difference = difference / bounds.get_size(name)
+            relative[name], tolerance[name] = float(difference.max()), bounds.get_tolerance(name)
+            unexplained = np.any(_to_columns(difference) > tolerance[name], axis=1)
+        if unexplained.any():
             raise InvalidInputError(
-                f"Expected a graph that answers as the model does. Got another {name} in {unexplained} of {len(ours)} "
-                f"row(s), beyond what rounding explains (largest difference {largest[name]:.3g}). Nothing was written; "
-                "please export another backbone, and report this one."
+                f"Expected a graph that answers as the model does. Got another {name} in {int(unexplained.sum())} of "
+                f"{len(ours)} row(s), beyond what rounding explains (largest difference {largest[name]:.3g}). Nothing "
+                "was written; please export another backbone, and report this one."
             )
     n_flags = int(largest.get("accepted", 0))
-    return Parity(len(ours), rows, largest, relative, tolerance, n_flags, _explained(model, base))
+    return Parity(len(ours), source, largest, relative, tolerance, n_flags, _explain(model.estimator_, rounding))
 
 
-def _rounding(backbone: Any) -> float:
-    return _SINGLE if computes_in_single(backbone) else max(_DOUBLE, _AMPLIFIED * amplification(backbone))
+def _compute_rounding(backbone: Any) -> float:
+    return _SINGLE if uses_float32(backbone) else max(_DOUBLE, _AMPLIFIED * compute_amplification(backbone))
 
 
-def _run(session: Any, described: list[dict[str, Any]], X: Any, n_rows: int) -> dict[str, NDArray[Any]]:
+def _run(session: Any, inputs: Inputs, X: Any, n_rows: int) -> dict[str, NDArray[Any]]:
     blocks: list[list[Any]] = []
     for start in range(0, n_rows, _N_BLOCK):
         rows = _safe_indexing(X, np.arange(start, min(start + _N_BLOCK, n_rows)))
-        blocks.append(session.run(None, graph_inputs(described, rows)))
+        blocks.append(session.run(None, prepare_inputs(inputs, rows)))
     names = [output.name for output in session.get_outputs()]
     return {name: np.concatenate(parts) for name, parts in zip(names, zip(*blocks, strict=True), strict=True)}
 
 
-def _columns(values: NDArray[Any]) -> NDArray[Any]:
+def _to_columns(values: NDArray[Any]) -> NDArray[Any]:
     return values[:, None] if values.ndim == 1 else values
 
 
-def _rows_that_differ(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.bool_]:
+def _find_differing_rows(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[np.bool_]:
     same = ours.astype(str) == theirs.astype(str) if ours.dtype.kind in "UO" else ours == theirs
-    return np.asarray(~_columns(np.asarray(same)).all(axis=1))
+    return np.asarray(~_to_columns(np.asarray(same)).all(axis=1))
 
 
-def _difference(ours: Floats, theirs: Floats) -> Floats:
-    """0 where both are infinite, or both not a number; infinite where only one is."""
+def _subtract(ours: Floats, theirs: Floats) -> Floats:
+    """Return the size of each difference: 0 if both are infinite or both NaN, infinite if only one is."""
     with np.errstate(invalid="ignore"):
         difference = np.abs(ours - theirs)
     alike = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
@@ -135,44 +136,41 @@ def _difference(ours: Floats, theirs: Floats) -> Floats:
 
 
 class _Bounds:
-    """How large each answer is, how far it may be off, and which choices are too close to call within that."""
+    """The size of each answer, how far it may be off, and which choices are too close to call within that."""
 
-    def __init__(self, model: Any, answers: dict[str, Any], length: Any, base: float, coverage: float) -> None:
-        self._model, self._answers, self._base, self._coverage = model, answers, base, coverage
-        spread = getattr(model, "spread_", None)
-        if spread is None and isinstance(model, FrozenHead):
-            spread = getattr(model.target_.embedding, "spread_", None)
-        # An ordinary answer: the spread of the target, or for classes a direction of length 1.
-        self._ordinary = np.ones(1) if spread is None else np.where(spread == 0, 1.0, spread)
+    def __init__(self, model: Any, answers: dict[str, Any], length: Any, rounding: float, coverage: float) -> None:
+        self._model, self._answers, self._rounding, self._coverage = model, answers, rounding, coverage
+        # The size of an ordinary answer: the spread of the target, or for classes a direction of length 1.
+        spread = model.spread_ if "value" in answers else np.ones(1)
+        self._ordinary = np.where(spread == 0, 1.0, spread)
         self._length = np.maximum(np.nan_to_num(length, nan=1.0), 1.0)
 
-    def tolerance(self, name: str) -> float:
-        """A root turns a difference of ε near zero into one of √ε."""
-        rooted = name in ("sigma", "lower", "upper") or (name == "uncertainty" and self._score == "sigma")
-        return self._base**0.5 if rooted else self._base
+    def get_tolerance(self, name: str) -> float:
+        """Return the largest relative difference; a square root turns one of ε near zero into √ε."""
+        is_root = name in ("sigma", "lower", "upper") or (name == "uncertainty" and self._score == "sigma")
+        return self._rounding**0.5 if is_root else self._rounding
 
-    def size(self, name: str) -> Any:
-        """What a difference is relative to, for each row (and column)."""
+    def get_size(self, name: str) -> Any:
+        """Return what a difference is relative to, for each row (and column)."""
         answer = self._answers[name]
         with np.errstate(invalid="ignore"):
             known = np.where(np.isfinite(answer), np.abs(answer), 1.0) if answer.dtype.kind == "f" else np.ones(1)
-        match name:
-            case "probabilities":
-                return self._length[:, None] + known
-            case "uncertainty":
-                return known + self._unit * self._length
-            case "lower" | "upper":
-                return known + self._shaped(self._ordinary * (1.0 + self._half_widths), answer)
-            case _:
-                return known + self._shaped(self._ordinary, answer)
+        if name == "probabilities":
+            return self._length[:, None] + known
+        if name == "uncertainty":
+            return known + self._unit * self._length
+        ordinary = self._ordinary
+        if name in ("lower", "upper"):
+            ordinary = ordinary * (1.0 + compute_half_widths(self._model.calibration_, self._coverage))
+        return known + (ordinary if answer.ndim > 1 else ordinary[0])
 
-    def near(self, name: str) -> NDArray[np.bool_]:
-        """Rows whose choice is too close to call."""
+    def find_close_calls(self, name: str) -> NDArray[np.bool_]:
+        """Return the rows whose choice is too close to call."""
         if name == "accepted":
             distance = np.abs(self._answers["uncertainty"] - self._model.threshold_)
-            return distance <= self.tolerance("uncertainty") * self.size("uncertainty")
+            return distance <= self.get_tolerance("uncertainty") * self.get_size("uncertainty")
         probabilities = self._answers["probabilities"]
-        allowed = 4.0 * probabilities.shape[1] * self._base * self._length[:, None]
+        allowed = 4.0 * probabilities.shape[1] * self._rounding * self._length[:, None]
         ranked = -np.sort(-probabilities, axis=1)
         tied = (ranked[:, :-1] - ranked[:, 1:] <= allowed) & (ranked[:, :-1] > allowed)
         if name == "set":
@@ -180,46 +178,40 @@ class _Bounds:
             tied |= np.any(np.abs(set_scores(probabilities) - limit) <= allowed + 2e-12, axis=1, keepdims=True)
         return np.asarray(np.any(tied, axis=1))
 
-    def confidence_explains(self, theirs: Floats) -> NDArray[np.bool_]:
-        """Confidence is a count of calibration rows: it may differ by those that lie within the tolerance."""
+    def allows_confidence(self, theirs: Floats) -> NDArray[np.bool_]:
+        """Return whether each confidence differs only by calibration rows that lie within the tolerance."""
         uncertainty, confidence = self._answers["uncertainty"], self._model.calibration_.confidence
-        off = self.tolerance("uncertainty") * self.size("uncertainty")
+        off = self.get_tolerance("uncertainty") * self.get_size("uncertainty")
         least, most = confidence(uncertainty + off), confidence(uncertainty - off)
         return (theirs >= least - 1e-12) & (theirs <= most + 1e-12)
 
     @property
     def _score(self) -> str:
-        return getattr(self._model, "uncertainty_score", "")
+        """The kind of score, which is "distance" for a frozen head on the scale of its target."""
+        if isinstance(self._model, FrozenHead):
+            return "joint" if self._model.kind == "joint" else "distance"
+        return self._model.uncertainty_score
 
     @property
     def _unit(self) -> float:
-        """Of the score: that of the target, or 1."""
-        has_unit = self._score in ("distance", "anchored", "sigma") or getattr(self._model, "kind", "joint") != "joint"
-        return float(self._ordinary.max()) if has_unit else 1.0
-
-    @property
-    def _half_widths(self) -> Any:
-        calibration = self._model.calibration_
-        return half_widths(calibration, self._coverage) if isinstance(calibration, RegressionCalibration) else 0.0
-
-    def _shaped(self, columns: Any, answer: NDArray[Any]) -> Any:
-        return columns if answer.ndim > 1 else columns[0]
+        """The unit of the score: that of the target, or 1."""
+        return float(self._ordinary.max()) if self._score in ("distance", "anchored", "sigma") else 1.0
 
 
-def _explained(model: Any, base: float) -> str:
+def _explain(backbone: Any, rounding: float) -> str:
     parts: list[str] = []
-    if has_trees(model.estimator_):
+    if has_trees(backbone):
         parts.append(
             "Trees send every row to the same leaf: where scikit-learn rounds features to float32 (forests), so does "
             "the graph, and thresholds and leaves keep float64."
         )
-    source = "The network computes in float32" if base == _SINGLE else "Sums are added up in another order"
-    if _DOUBLE < base < _SINGLE:
-        enlarged = f"{amplification(model.estimator_):,.0f} times"
+    source = "The network computes in float32" if rounding == _SINGLE else "Sums are added up in another order"
+    if _DOUBLE < rounding < _SINGLE:
+        enlarged = f"{compute_amplification(backbone):,.0f} times"
         source += f", which a kernel whose landmarks nearly coincide enlarges up to {enlarged}"
-    parts.append(f"{source}: differences of up to {base:g} of an answer's size are let pass as rounding.")
+    parts.append(f"{source}: differences of up to {rounding:g} of an answer's size are let pass as rounding.")
     parts.append(
-        f"Near zero a root makes that up to {base**0.5:.1g} for sigma, lower and upper. Confidence and decisions can "
-        "differ only for rows whose uncertainty is that close to a calibration row or to the threshold."
+        f"Near zero a root makes that up to {rounding**0.5:.1g} for sigma, lower and upper. Confidence and decisions "
+        "can differ only for rows whose uncertainty is that close to a calibration row or to the threshold."
     )
     return " ".join(parts)

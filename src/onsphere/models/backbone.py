@@ -9,6 +9,7 @@ import inspect
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.utils import get_tags
 
@@ -21,7 +22,7 @@ from onsphere._internal.validation import (
     wrap_backbone_errors,
 )
 from onsphere.errors import InvalidTypeError
-from onsphere.sphere.geometry import SphericalOutput
+from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
     "BackboneModel",
@@ -172,13 +173,13 @@ def join_columns(outputs: SphericalOutput, *, magnitude: bool, mean: bool) -> Fl
     return np.hstack(parts)
 
 
-def split_columns(table: Floats, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
+def split_columns(table: Array, *, n_outputs: int, magnitude: bool, mean: bool) -> SphericalOutput:
     """Split a table that the backbone predicted, as `join_columns` joined it; without a magnitude column it is 1."""
     n_mean = n_outputs if mean else 0
     n_direction = table.shape[1] - n_mean - magnitude
     return SphericalOutput(
         direction=table[:, :n_direction],
-        magnitude=table[:, n_direction] if magnitude else np.ones(len(table)),
+        magnitude=table[:, n_direction] if magnitude else array_namespace(table).ones_like(table[:, 0]),
         mean=table[:, n_direction + magnitude :] if mean else None,
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, OnsphereError
-from onsphere.export import graph_inputs, open_graph
+from onsphere.export import open_graph, prepare_inputs
 from onsphere.persistence import calibrated_by, load_with_manifest
 from onsphere.table.columns import Column
 from onsphere.table.model_file import described_columns, model_columns
@@ -211,7 +211,7 @@ class GraphEngine:
         """Assess each row."""
         self._check_coverage(coverage)
         parts = [
-            self._session.run(self._outputs, graph_inputs(self._inputs, rows[start : start + _ROWS_PER_RUN]))
+            self._session.run(self._outputs, prepare_inputs(self._inputs, rows[start : start + _ROWS_PER_RUN]))
             for start in range(0, len(rows), _ROWS_PER_RUN)
         ]
         found: dict[str, Any] = {

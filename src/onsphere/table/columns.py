@@ -24,6 +24,7 @@ __all__ = [
     "first_of",
     "is_column",
     "listed",
+    "parse_column",
 ]
 
 # The first four are learned from; keys name rows, and are written beside predictions.
@@ -85,6 +86,15 @@ def is_column(column: Any) -> bool:
         and type(column.written_as_text) is type(column.mixed) is bool
         and _is_date_format(column.date_format)
     )
+
+
+def parse_column(description: dict[str, Any]) -> Column | None:
+    """Return the column that a dict describes, whoever wrote it, or None if it does not describe one."""
+    try:
+        column = Column(**description)
+    except TypeError:
+        return None
+    return column if is_column(column) else None
 
 
 def _is_date_format(date_format: Any) -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from onsphere._internal.validation import Floats, check_fitted, check_number
-from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
+from onsphere.table.cells import raise_problems, read_cells, read_features
 from onsphere.table.columns import Column, check_features, check_frame, check_has, describe_columns
 
-__all__ = ["DAY", "YEAR", "TableEncoder", "plain_features", "plain_values"]
+__all__ = ["DAY", "YEAR", "TableEncoder", "plain_features"]
 
 DAY, YEAR = 86_400.0, 365.2425  # seconds; days
 
@@ -126,10 +126,3 @@ def _split_date(seconds: Floats) -> list[Floats]:
 def plain_features(frame: Any, columns: Sequence[Column]) -> Any:
     """Return what `onsphere.table.cells.read_features` returns, under its old name."""
     return read_features(frame, columns)
-
-
-def plain_values(column: Column, values: Any) -> Any:
-    """Return what `onsphere.table.cells.read_cells` returns, under its old name."""
-    values, problems = read_cells(column, values)
-    raise_problems(problems)
-    return import_pandas().Series(values, dtype=object) if column.kind == "category" else values

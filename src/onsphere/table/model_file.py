@@ -8,7 +8,7 @@ from typing import Any
 from onsphere.drift.reference import is_reference
 from onsphere.errors import InvalidInputError
 from onsphere.persistence import load_with_manifest
-from onsphere.table.columns import Column, is_column
+from onsphere.table.columns import Column, is_column, parse_column
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.fit import TASKS
 
@@ -40,11 +40,8 @@ def model_columns(path: Path, model: Any, summary: dict[str, Any]) -> list[Colum
 def described_columns(path: Path, summary: dict[str, Any]) -> list[Column]:
     """The columns that the file alone says, where there is no model to ask."""
     _check_summary(path, summary)
-    try:
-        columns = [Column(**column) for column in summary["columns"]]
-    except TypeError:
-        columns = []
-    if not columns or not all(is_column(column) for column in columns):
+    columns = [column for each in summary["columns"] if (column := parse_column(each)) is not None]
+    if not columns or len(columns) < len(summary["columns"]):
         raise _not_ours(path, "does not say what it should of: columns")
     _check_reference(path, summary, columns)
     return columns

@@ -1,0 +1,237 @@
+"""Write a fitted model to an ONNX file that runs without onsphere, and open such a file again.
+
+What the graph takes and returns is in its metadata, as JSON under one key, and is checked when a file is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onsphere import persistence
+from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.validation import check_number, is_number
+from onsphere.errors import InvalidInputError
+from onsphere.export.graph_builder import GraphBuilder, open_session
+from onsphere.export.graph_inputs import draw_rows
+from onsphere.export.model_graphs import OUTPUTS, check_exportable, convert_model
+from onsphere.export.parity import DRAWN, GIVEN, Parity, compare_answers
+from onsphere.table.columns import parse_column
+
+__all__ = ["N_SCORES", "export_onnx", "list_calibration_scores", "open_graph"]
+
+N_SCORES = 100_000  # calibration scores in a graph, at most: two megabytes of text
+
+_KEY = "onsphere"
+
+
+def export_onnx(
+    model: Any, path: str | Path, *, X: Any = None, coverage: float = 0.9, summary: dict[str, Any] | None = None
+) -> Parity:
+    """Write a fitted model to one ONNX file: preprocessing, backbone, decoding, calibration and threshold.
+
+    The file runs in any onnxruntime since 1.20, without onsphere. Its outputs are value, uncertainty and sigma (for
+    classes label, probabilities and uncertainty); with a calibration lower and upper (for classes set) and confidence;
+    with a threshold accepted. Its input is one table "X" of float64, or for a model of `fit_table` each column of the
+    table, of shape (n, 1): numbers and booleans as float64 with NaN for missing, categories as text with "" for
+    missing, dates as seconds since 1970 in float64. The metadata under "onsphere" hold all this in JSON.
+
+    Nothing is written unless the graph answers as the model does, on the rows X or on drawn ones.
+
+    Parameters
+    ----------
+    model : HCMRegressor, HCMClassifier or FrozenHead
+        Fitted. Backbones: forests, histogram gradient boosting, decision trees, TorchRegressor, pipelines of imputers,
+        scalers and Nystroem, and what skl2onnx can do in double precision (MLPs, linear models).
+    path : path
+        Its name usually ends in ".onnx".
+    X : array or DataFrame of shape (n, p), optional
+        Rows to compare the graph and the model on, preferably real ones. Without them 1,000 rows are drawn from the
+        summary of `fit_table`, column by column, with some values missing or unknown.
+    coverage : float in (0, 1), default 0.9
+        The coverage of intervals or sets, which is fixed in the graph.
+    summary : dict, optional
+        Plain JSON values to keep in the metadata.
+
+    Returns
+    -------
+    Parity
+        How far the graph and the model differ, on which rows, and why.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import Ridge
+    >>> from onsphere import HCMRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X[:300], y[:300])
+    >>> parity = export_onnx(model, tempfile.mkdtemp() + "/model.onnx", X=X[300:])
+    >>> parity.n_rows, max(parity.relative.values()) < 1e-6
+    (142, True)
+    """
+    check_exportable(model)
+    check_number("export_onnx", "coverage", coverage, above=0, below=1)
+    graph = GraphBuilder(OUTPUTS)
+    outputs, inputs = convert_model(graph, model, coverage)
+    names = [name for name in OUTPUTS if name in outputs]
+    for name in names:
+        graph.add_output(name, outputs[name].name, outputs[name].dtype, list(outputs[name].shape[1:]))
+    metadata: dict[str, Any] = {
+        "manifest": persistence.manifest_of(model, summary),
+        "coverage": coverage,
+        "inputs": inputs,
+        "outputs": names,
+        "calibration": list_calibration_scores(model),
+    }
+    persistence.to_json(metadata)  # fails before the comparison, which takes longer
+    rows, source = (draw_rows(inputs, summary), DRAWN) if X is None else (X, GIVEN)
+    session = open_session(graph.build({}).SerializeToString())
+    parity = compare_answers(model, session, inputs, rows, coverage, source=source)
+    content = graph.build({_KEY: persistence.to_json(metadata | {"parity": parity.to_dict()})}).SerializeToString()
+    with write_atomically(path) as part:
+        part.write_bytes(content)
+    return parity
+
+
+def list_calibration_scores(model: Any) -> list[float] | None:
+    """Return the uncertainties of the calibration rows, sorted, for a drift alarm.
+
+    If there are more than N_SCORES, that many are drawn at random: new rows are exchangeable with these as with all, so
+    the promise of the alarm stays exact. It would not with scores picked by rank.
+    """
+    if model.calibration_ is None:
+        return None
+    scores = model.calibration_.uncertainty
+    if len(scores) > N_SCORES:
+        scores = np.random.default_rng(0).choice(scores, N_SCORES, replace=False)
+    return np.sort(scores).tolist()
+
+
+def open_graph(path: str | Path) -> tuple[Any, dict[str, Any]]:
+    """Open a file of `export_onnx`: a session of onnxruntime, and the metadata.
+
+    Returns
+    -------
+    session : onnxruntime.InferenceSession
+    metadata : dict
+        manifest, coverage, inputs, outputs, parity, and calibration: the uncertainties of the calibration rows, sorted
+        (100,000 of them at random if there are more). `session.run` takes `prepare_inputs(metadata["inputs"], X)`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InvalidInputError(f"Expected a file written by export_onnx. Got {path}, which is not a file.")
+    try:
+        session = open_session(str(path))
+    except ImportError:
+        raise
+    except Exception as error:  # onnxruntime raises many kinds
+        raise InvalidInputError(
+            f"Expected a file written by export_onnx. Got {path}, which onnxruntime cannot read: "
+            f"{' '.join(str(error).split())} Check that it is the right file and was copied whole."
+        ) from None
+    return session, _read_metadata(path, session)
+
+
+def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
+    """Return the metadata of a graph, which anybody may have written."""
+    try:
+        metadata: Any = json.loads(session.get_modelmeta().custom_metadata_map.get(_KEY) or "null")
+    except (ValueError, RecursionError):
+        metadata = None
+    if not (isinstance(metadata, dict) and all(name in metadata for name in _CHECKS if name != "calibration")):
+        raise InvalidInputError(
+            f"Expected a graph with the metadata of onsphere. Got {path}, an ONNX graph without them, so that its "
+            "inputs and outputs are unknown. Write it with export_onnx."
+        )
+    manifest = metadata["manifest"]
+    version: Any = manifest.get("format") if isinstance(manifest, dict) else None
+    if isinstance(version, int | float) and version > persistence.FORMAT:
+        raise InvalidInputError(
+            f"Expected a graph of format {persistence.FORMAT} or older. Got {path} of format {version}. Install a "
+            "newer onsphere."
+        )
+    wrong = [name for name, is_right in _CHECKS.items() if not is_right(metadata.get(name))]
+    wrong = wrong or [name for name, is_right in _FITS.items() if not is_right(session, metadata[name])]
+    if wrong:
+        raise InvalidInputError(
+            f"Expected a graph whose metadata fit it, as export_onnx writes them. Got {path}, where these do not: "
+            f"{', '.join(wrong)}. Write it again with export_onnx."
+        )
+    return metadata
+
+
+def _is_list(values: Any, is_right: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list) and len(values) > 0 and all(is_right(value) for value in values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_input(value: Any) -> bool:
+    match value:
+        case {"name": str(), "kind": "table", "columns": columns}:
+            return columns is None or _is_list(columns, _is_text)
+        case {"name": str(), "kind": str(kind), "column": dict(column)}:
+            parsed = parse_column(column)
+            return parsed is not None and parsed.is_feature and parsed.kind == kind
+        case _:
+            return False
+
+
+def _is_manifest(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(name in value and is_right(value[name]) for name, is_right in _MANIFEST_CHECKS.items())
+        and value.get("calibrated_by") in (None, *persistence.CALIBRATED_BY)  # older files do not have it
+    )
+
+
+def _takes_input(given: Any, described: dict[str, Any]) -> bool:
+    """Return whether an input of a graph has the name, the type and the number of columns of its description."""
+    kind = "tensor(string)" if described["kind"] == "category" else "tensor(double)"
+    columns = described["columns"] if described["kind"] == "table" else [described["column"]]
+    return (given.name, given.type, len(given.shape)) == (described["name"], kind, 2) and (
+        columns is None or len(columns) == given.shape[1]
+    )
+
+
+# What the metadata that are used must be, by themselves and for this graph.
+_MANIFEST_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "format": _is_count,
+    "onsphere": _is_text,
+    "libraries": lambda value: isinstance(value, dict),
+    "model": _is_text,
+    "n_features": lambda value: value is None or (type(value) is int and value >= 0),
+    "columns": lambda value: value is None or _is_list(value, _is_text),
+    "classes": lambda value: value is None or _is_list(value, lambda each: isinstance(each, str | int | float)),
+    "calibration_rows": lambda value: value is None or _is_count(value),
+    "threshold": lambda value: value is None or value == "inf" or is_number(value),
+    "rule": lambda value: value is None or _is_text(value),
+    "summary": lambda value: isinstance(value, dict),
+}
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "manifest": _is_manifest,
+    "coverage": lambda value: is_number(value) and 0 < value < 1,
+    "inputs": lambda value: (
+        _is_list(value, _is_input) and (len(value) == 1 or all(each["kind"] != "table" for each in value))
+    ),
+    "outputs": lambda value: _is_list(value, _is_text),
+    "parity": lambda value: isinstance(value, dict),
+    "calibration": lambda value: value is None or _is_list(value, is_number),  # older files do not have it
+}
+_FITS: dict[str, Callable[[Any, Any], bool]] = {
+    "inputs": lambda session, inputs: (
+        len(inputs) == len(session.get_inputs()) and all(map(_takes_input, session.get_inputs(), inputs))
+    ),
+    "outputs": lambda session, outputs: outputs == [each.name for each in session.get_outputs()],
+}
