@@ -524,7 +524,7 @@ def test_the_terminal_and_the_report_say_the_same(folder):
     assert f"off by {format_number(figures['mean_absolute_error'])} on average" in page
     assert f"{figures['coverage']:.1%} of the true values" in page
     low, high = figures["coverage_by_chance"]
-    assert f"between {low:.1%} and {high:.1%} would be chance" in page
+    assert f"chance alone gives {low:.1%} to {high:.1%}" in page
     assert f"those are off by {format_number(figures['error_accepted'])} on average" in page
 
 
