@@ -85,7 +85,7 @@ def test_a_tolerance_means_nothing_for_classes():
 
 
 def test_a_risk_that_cannot_be_kept_is_refused():
-    with pytest.raises(InvalidInputError, match="can be kept by no threshold on the 100 calibration rows"):
+    with pytest.raises(InvalidInputError, match="No threshold on the 100 calibration rows"):
         MaxErrorRate(0.01).threshold(ClassCalibration(np.arange(100.0), np.ones(100), np.zeros(100)))
 
 

@@ -1,7 +1,7 @@
 """Accept or reject: rules that turn calibration rows into one threshold on the uncertainty.
 
-A row is accepted where its uncertainty is at or below the threshold. What each rule promises, and what it does not, is
-in its docstring; all promises are about rows drawn like the calibration rows.
+A row is accepted if its uncertainty is at or below the threshold. The docstring of each rule says what it promises
+and what it does not; all promises are about rows drawn like the calibration rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rule(Protocol):
     """Anything with a method that turns a calibration into a threshold."""
 
     def threshold(self, calibration: Calibration) -> float:
-        """The largest uncertainty that is accepted."""
+        """Return the largest uncertainty that is accepted."""
         ...
 
 
@@ -33,10 +33,10 @@ class Rule(Protocol):
 class Tolerance:
     """Reject what cannot be within a tolerance.
 
-    With of="uncertainty", the paper's reading of Proposition 1: the score is a lower bound of the error of R·d in the
-    embedding, as far as the magnitude is right, so a score above epsilon speaks against the tolerance. It is a rule of
-    thumb: the decoded value may be better than R·d, and scores other than "uncertainty" bound nothing. With
-    of="expected_error", rows are rejected for which calibration rows as uncertain erred by more than that on average.
+    With of="uncertainty", as in Proposition 1 of the paper: the score is a lower bound of the error of R·d in the
+    embedding, if the magnitude is right, so a score above epsilon means that the tolerance is exceeded. It is a rule of
+    thumb: the decoded value may be better than R·d, and scores other than "distance" bound nothing. With
+    of="expected_error", a row is rejected if calibration rows as uncertain as it had a larger error on average.
     Neither promises that accepted rows are within the tolerance: use `MaxErrorRate` for that.
 
     Epsilon is in the unit of the uncertainty (for regression, of the target). A wrong unit cannot be detected, so a
@@ -63,13 +63,13 @@ class Tolerance:
     of: str = "uncertainty"
 
     def threshold(self, calibration: Calibration) -> float:
-        """Epsilon itself, or the largest uncertainty whose expected error is epsilon."""
+        """Return epsilon itself, or the largest uncertainty whose expected error is epsilon."""
         check_number(self, "epsilon", self.epsilon, above=0)
         check_option(self, "of", self.of, ("uncertainty", "expected_error"))
         if self.of == "uncertainty":
             limit = float(self.epsilon)
         else:
-            limit = _largest_below(*calibration._isotonic, self.epsilon)
+            limit = _find_crossing(*calibration._isotonic, self.epsilon)
         share = float(np.mean(calibration.uncertainty <= limit))
         low, high = float(calibration.uncertainty.min()), float(calibration.uncertainty.max())
         seen = (
@@ -83,8 +83,8 @@ class Tolerance:
         return limit
 
 
-def _largest_below(uncertainty: np.ndarray, expected: np.ndarray, epsilon: float) -> float:
-    """Where a rising curve of straight pieces passes epsilon; beyond its ends it is flat."""
+def _find_crossing(uncertainty: np.ndarray, expected: np.ndarray, epsilon: float) -> float:
+    """Return where a rising, piecewise linear curve passes epsilon; beyond its ends it is flat."""
     if expected[-1] <= epsilon:
         return math.inf
     if expected[0] > epsilon:
@@ -98,12 +98,12 @@ def _largest_below(uncertainty: np.ndarray, expected: np.ndarray, epsilon: float
 class AcceptShare:
     """Accept all but the most uncertain.
 
-    Promises: on average over calibration sets, a share of at least q of new rows is accepted. Does not promise it for
+    Promises: on average over calibration sets, at least this share of new rows is accepted. Does not promise it for
     the one calibration set at hand (`FalseAlarm` does), nor anything about the error of accepted rows.
 
     Parameters
     ----------
-    q : float in (0, 1), default 0.95
+    share : float in (0, 1), default 0.95
 
     Examples
     --------
@@ -112,12 +112,12 @@ class AcceptShare:
     18.0
     """
 
-    q: float = 0.95
+    share: float = 0.95
 
     def threshold(self, calibration: Calibration) -> float:
-        """The conformal quantile of the calibration rows."""
-        check_number(self, "q", self.q, above=0, below=1)
-        return float(conformal_quantile(calibration.uncertainty, self.q))
+        """Return the conformal quantile of the calibration rows."""
+        check_number(self, "share", self.share, above=0, below=1)
+        return float(conformal_quantile(calibration.uncertainty, self.share))
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class FalseAlarm:
     rate : float in (0, 1)
         The share of good rows that may be rejected.
     delta : float in (0, 1), default 0.05
-        How often, over calibration sets, the promise may be broken.
+        The share of calibration sets for which the promise may be broken.
 
     Examples
     --------
@@ -145,7 +145,7 @@ class FalseAlarm:
     delta: float = 0.05
 
     def threshold(self, calibration: Calibration) -> float:
-        """The smallest order statistic above which, with probability 1 − delta, at most `rate` of the rows lie."""
+        """Return the smallest order statistic that, with probability 1 − delta, at most `rate` of the rows exceed."""
         from scipy.stats import binom
 
         check_number(self, "rate", self.rate, above=0, below=1)
@@ -178,7 +178,7 @@ class MaxErrorRate:
     max_error : float in (0, 1)
         The share of accepted rows that may be wrong.
     delta : float in (0, 1), default 0.05
-        How often, over calibration sets, the promise may be broken.
+        The share of calibration sets for which the promise may be broken.
     tolerance : float, optional
         For regression, which needs it: a row is wrong when its error is above this, in the unit of the target.
 
@@ -196,12 +196,12 @@ class MaxErrorRate:
     tolerance: float | None = None
 
     def threshold(self, calibration: Calibration) -> float:
-        """The largest of twenty thresholds whose risk is small enough."""
+        """Return the largest of twenty thresholds whose error rate is small enough."""
         from scipy.stats import binom
 
         check_number(self, "max_error", self.max_error, above=0, below=1)
         check_number(self, "delta", self.delta, above=0, below=1)
-        wrong = self._wrong(calibration)
+        wrong = self._find_wrong(calibration)
         order = np.argsort(calibration.uncertainty, kind="stable")
         ranked, n_wrong = calibration.uncertainty[order], np.concatenate([[0], np.cumsum(wrong[order])])
         n, n_steps = len(order), 20
@@ -213,11 +213,11 @@ class MaxErrorRate:
             if binom.cdf(n_wrong[n_accepted], n_accepted, self.max_error) <= self.delta / n_steps:
                 return limit
         raise InvalidInputError(
-            f"{self} can be kept by no threshold on the {n} calibration rows, of which {int(wrong.sum())} are wrong. "
+            f"No threshold on the {n} calibration rows, of which {int(wrong.sum())} are wrong, keeps {self}. "
             "Calibrate on more rows, allow a higher max_error or delta, or check the unit of the tolerance."
         )
 
-    def _wrong(self, calibration: Calibration) -> np.ndarray:
+    def _find_wrong(self, calibration: Calibration) -> np.ndarray:
         if isinstance(calibration, ClassCalibration):
             if self.tolerance is not None:
                 raise parameter_error(self, "tolerance", "None for classes, which are right or wrong", self.tolerance)

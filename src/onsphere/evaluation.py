@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onsphere import metrics
 from onsphere._internal.validation import Floats
 from onsphere.assessment import Assessment
-from onsphere.calibration import covered_share_range
+from onsphere.calibration import find_coverage_range
 from onsphere.models import CalibratedModel, RegressionMixin
 
 __all__ = ["assess_model", "compute_error", "compute_row_errors", "evaluate", "find_covered", "measure_assessment"]
@@ -53,7 +53,7 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
     errors = compute_row_errors(target, result.value)
     classes = None if result.prediction_set is None else model.classes_
     covered = find_covered(result, target, classes).reshape(len(target), -1)
-    chance = covered_share_range(len(target), len(model.calibration_), coverage, level=0.05)
+    chance = find_coverage_range(len(target), len(model.calibration_), coverage, level=0.05)
     figures: dict[str, Any] = {"rows": len(target), "error": compute_error(target, result.value)}
     if classes is None:
         alone = measure_assessment(_use_separate_intervals(model, X, result, coverage), target, coverage=coverage)

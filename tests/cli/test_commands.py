@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onsphere import HCMRegressor, InvalidInputError, OnsphereWarning, cli, load
-from onsphere.calibration import covered_share_range
+from onsphere.calibration import find_coverage_range
 from onsphere.cli import console
 from onsphere.cli import table as table_commands
 from onsphere.persistence import read_manifest
@@ -80,7 +80,7 @@ def test_one_command_gives_a_model_a_report_and_predictions_that_keep_their_prom
     assert result.stdout == f"1,000 rows, {answers['accepted'].sum():,} accepted. Written to p.csv\n"
     covered = np.mean((answers["lower"] <= fresh["price"]) & (fresh["price"] <= answers["upper"]))
     # 560 rows: 112 are kept out, and a quarter of the others calibrates. Once in a hundred times it would lie outside.
-    low, high = covered_share_range(1000, 112, 0.9, level=0.01)
+    low, high = find_coverage_range(1000, 112, 0.9, level=0.01)
     assert low <= covered <= high
 
 
@@ -274,8 +274,8 @@ def test_predictions_are_the_same_in_every_format(folder, suffix):
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ([], "AcceptShare(q=0.95)"),
-        (["--accept", "0.8"], "AcceptShare(q=0.8)"),
+        ([], "AcceptShare(share=0.95)"),
+        (["--accept", "0.8"], "AcceptShare(share=0.8)"),
         (["--tolerance", "50"], "Tolerance(epsilon=50.0"),
         (["--risk", "0.2", "--tolerance", "100"], "MaxErrorRate(max_error=0.2, delta=0.05, tolerance=100.0"),
     ],
@@ -287,7 +287,7 @@ def test_the_rule_as_asked(options, rule):
             for name in ("--accept", "--tolerance", "--risk")
         )
     )
-    assert rule.startswith("AcceptShare(q=0.95)") if made is None else repr(made).startswith(rule)
+    assert rule.startswith("AcceptShare(share=0.95)") if made is None else repr(made).startswith(rule)
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_the_metadata_are_the_manifest(model, tmp_path):
     assert manifest["model"] == "HCMRegressor"
     assert manifest["summary"] == {"from": "here"}
     assert manifest["calibration_rows"] == 60
-    assert manifest["rule"] == "AcceptShare(q=0.9)"
+    assert manifest["rule"] == "AcceptShare(share=0.9)"
     assert manifest["threshold"] == model.threshold_
     onnx.checker.check_model(onnx.load(path), full_check=True)
 

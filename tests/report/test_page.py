@@ -91,7 +91,7 @@ def test_the_sections_are_in_order(regression, classification):
         assert [head for head in report.page.headings if head in heads] == expected
     assert regression.page.headings[0] == "Predicting progression"
     assert "diabetes.csv" in regression.text
-    assert "AcceptShare(q=0.85)" in regression.text
+    assert "AcceptShare(share=0.85)" in regression.text
     assert "ColumnTransformer → ExtraTreesRegressor" in regression.text
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from onsphere.calibration import covered_rows, covered_share_range
+from onsphere.calibration import make_coverage_distribution, find_coverage_range
 from onsphere.report.formatting import format_number, format_percent
 from onsphere.report.summary import describe_model, judge_model, write_headline
 
@@ -69,11 +69,11 @@ def test_the_chance_range_holds_as_often_as_it_should():
     n, m, n_times = 150, 60, 4000
     scores = np.sort(rng.uniform(size=(n_times, m)), axis=1)[:, int(np.ceil(61 * 0.9)) - 1]
     shares = rng.binomial(n, scores) / n
-    low, high = covered_share_range(n, m, 0.9, level=0.05)
+    low, high = find_coverage_range(n, m, 0.9, level=0.05)
     inside = np.mean((low <= shares) & (shares <= high))
     # At least 95 %, more because counts are whole; 0.01 is three standard errors.
     assert 0.94 <= inside <= 0.98
-    assert_allclose(np.mean(shares <= low), covered_rows(n, m, 0.9).cdf(round(low * n)), atol=0.01)
+    assert_allclose(np.mean(shares <= low), make_coverage_distribution(n, m, 0.9).cdf(round(low * n)), atol=0.01)
 
 
 # --- verdicts ---

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from sklearn.model_selection import ShuffleSplit, train_test_split
 
 from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, OnsphereWarning, Tolerance
-from onsphere.calibration import covered_share_range
+from onsphere.calibration import find_coverage_range
 from onsphere.table import BACKBONES, Column, backbone_choice, compare_table, evaluate, fit_table, read_table
 from onsphere.table import compare as comparing
 from onsphere.table.backbone_choice import choose_backbone, table_model
@@ -357,10 +357,10 @@ def test_infinity_is_told_with_its_row():
 
 
 def test_chance_is_a_binomial_once_the_calibration_is_large():
-    low, high = covered_share_range(500, 10**7, 0.9, level=0.01)
+    low, high = find_coverage_range(500, 10**7, 0.9, level=0.01)
     assert (low, high) == tuple(binom(500, 0.9).ppf([0.005, 0.995]) / 500)
     # Where the exact quantiles would take too long, the range is that of a Gaussian.
-    low, high = covered_share_range(10_001, 10**7, 0.9, level=0.01)
+    low, high = find_coverage_range(10_001, 10**7, 0.9, level=0.01)
     assert (low, high) == pytest.approx(tuple(binom(10_001, 0.9).ppf([0.005, 0.995]) / 10_001), abs=2e-4)
 
 
@@ -370,7 +370,7 @@ def test_chance_counts_the_luck_of_the_calibration():
     m, n, coverage = 50, 200, 0.9
     limits = np.sort(rng.random((4000, m)), axis=1)[:, int(np.ceil((m + 1) * coverage)) - 1]
     covered = (rng.random((4000, n)) <= limits[:, None]).mean(axis=1)
-    low, high = covered_share_range(n, m, coverage, level=0.01)
+    low, high = find_coverage_range(n, m, coverage, level=0.01)
     outside = np.mean((covered < low) | (covered > high))
     assert outside < 0.01 + 4 * np.sqrt(0.01 * 0.99 / 4000)
 

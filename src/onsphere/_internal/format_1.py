@@ -55,3 +55,5 @@ def rename_settings(model: Any) -> None:
     for settings in (vars(model), vars(model).get("_calibrated_with", {})):
         if settings.get("uncertainty_score") == "uncertainty":
             settings["uncertainty_score"] = "distance"
+    if vars(model).get("_rule") is not None and "q" in vars(model._rule):
+        vars(model._rule)["share"] = vars(model._rule).pop("q")

@@ -20,7 +20,7 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibration import Calibration
+from onsphere.calibration import Calibration, CalibrationSource
 from onsphere.drift.column_changes import ColumnChange, Window
 from onsphere.drift.martingale import Evidence
 from onsphere.drift.ranks import Ranks
@@ -278,7 +278,7 @@ class DriftMonitor:
 
 def _find_scores(source: Any) -> Any:
     """Return the uncertainties of a calibrated model or of a calibration, or the scores themselves."""
-    if hasattr(source, "_require_calibration"):  # a model, which also knows whether it was changed since
+    if isinstance(source, CalibrationSource):  # a model, which also knows whether it was changed since
         source = source._require_calibration("DriftMonitor")
     return source.uncertainty if isinstance(source, Calibration) else source
 

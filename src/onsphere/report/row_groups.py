@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats
-from onsphere.calibration import covered_rows
+from onsphere.calibration import make_coverage_distribution
 from onsphere.plots import BLUE, REFERENCE, VERMILLION
 from onsphere.report.elements import Picture, Section, Table, draw_picture, make_table
 from onsphere.report.formatting import choose_number_format, format_number, format_percent, shorten
@@ -257,7 +257,7 @@ def _average_coverage(rows: MeasuredRows, grouping: Grouping, level: float) -> _
     counts = list(zip(n_covered.tolist(), grouping.n_rows.tolist(), strict=True))
     ends = [binomtest(count, n).proportion_ci(1 - CHANCE_LEVEL) for count, n in counts]
     low, high = np.array([(end.low, end.high) for end in ends]).T
-    is_low = [covered_rows(n, rows.n_calibration, rows.coverage).cdf(count) < level for count, n in counts]
+    is_low = [make_coverage_distribution(n, rows.n_calibration, rows.coverage).cdf(count) < level for count, n in counts]
     return _Means("share covered", n_covered / grouping.n_rows, low, high, is_bad=np.array(is_low))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from onsphere import metrics
 from onsphere._internal.validation import Floats
-from onsphere.calibration import covered_share_range
+from onsphere.calibration import find_coverage_range
 from onsphere.report.elements import Section, Table, Tile, Verdict, make_table
 from onsphere.report.formatting import format_number, format_percent, shorten
 from onsphere.report.measured_rows import CHANCE_LEVEL, Feature, MeasuredRows
@@ -55,7 +55,7 @@ def write_headline(rows: MeasuredRows) -> str:
 
 
 def _find_chance_range(rows: MeasuredRows) -> tuple[float, float]:
-    return covered_share_range(len(rows), rows.n_calibration, rows.coverage, level=CHANCE_LEVEL)
+    return find_coverage_range(len(rows), rows.n_calibration, rows.coverage, level=CHANCE_LEVEL)
 
 
 def _describe_acceptance(rows: MeasuredRows) -> str:

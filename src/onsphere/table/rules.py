@@ -50,8 +50,8 @@ def _refused(rule: Rule, calibration: Calibration) -> str | None:
             )
         case AcceptShare():
             return (
-                f"--accept {rule.q:g} needs at least {rows_needed(rule.q):,} calibration rows. Got {n:,}. Accept a "
-                "smaller share, or fit on more rows."
+                f"--accept {rule.share:g} needs at least {rows_needed(rule.share):,} calibration rows. Got {n:,}. "
+                "Accept a smaller share, or fit on more rows."
             )
         case MaxErrorRate():
             return (
