@@ -5,7 +5,7 @@ import pandas as pd
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from onsphere.calibration import make_coverage_distribution, find_coverage_range
+from onsphere.calibration import find_coverage_range, make_coverage_distribution
 from onsphere.report.formatting import format_number, format_percent
 from onsphere.report.summary import describe_model, judge_model, write_headline
 

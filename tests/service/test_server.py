@@ -322,7 +322,9 @@ def test_the_commands(monkeypatch, models, tmp_path):
 
     seen = []
     monkeypatch.setattr(
-        sys.modules["onsphere.service"], "serve", lambda settings, on_ready: (seen.append(settings), on_ready("http://x:1"))
+        sys.modules["onsphere.service"],
+        "serve",
+        lambda settings, on_ready: (seen.append(settings), on_ready("http://x:1")),
     )
     commands = typer.Typer()
     commands.command()(serve)

@@ -257,7 +257,9 @@ def _average_coverage(rows: MeasuredRows, grouping: Grouping, level: float) -> _
     counts = list(zip(n_covered.tolist(), grouping.n_rows.tolist(), strict=True))
     ends = [binomtest(count, n).proportion_ci(1 - CHANCE_LEVEL) for count, n in counts]
     low, high = np.array([(end.low, end.high) for end in ends]).T
-    is_low = [make_coverage_distribution(n, rows.n_calibration, rows.coverage).cdf(count) < level for count, n in counts]
+    is_low = [
+        make_coverage_distribution(n, rows.n_calibration, rows.coverage).cdf(count) < level for count, n in counts
+    ]
     return _Means("share covered", n_covered / grouping.n_rows, low, high, is_bad=np.array(is_low))
 
 
