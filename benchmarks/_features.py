@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsphere.torch import features, resnet20
-from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalized_images
+from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalize_images
 from reproduction.data.images import load_cifar10
 from reproduction.data.uci import data_folder
 from reproduction.networks import resnet56
@@ -32,7 +32,7 @@ def images(name):
 
 def normalised(pictures):
     """Pictures (n, 32, 32, 3) of bytes as the networks want them."""
-    return normalized_images(torch.as_tensor(pictures).permute(0, 3, 1, 2))
+    return normalize_images(torch.as_tensor(pictures).permute(0, 3, 1, 2))
 
 
 def _batch(rows):

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from onsphere import Duplicate, HCMRegressor
 from onsphere.metrics import mean_sample_rmse
-from onsphere.models import HCMRegressor
 from onsphere.plots import GREY, LEGEND, PALETTE
-from onsphere.sphere import Duplicate
 from onsphere.torch import HCMLoss
-from reproduction.experiment import Claim, Report, compared
-from reproduction.tabular import TRAINING, network, split_rows
+from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.tabular import TRAINING, make_network, split_rows
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Ablation of λ on six tables (Table 12)"
 
@@ -39,7 +38,7 @@ WEIGHTS = ("0", "1", "3", "5")
 NEAR = 1.1  # times the least error, for "near best"
 WEAK = 1.3  # times the least error, at which the largest still counts as a small change, as for yacht in the paper
 
-TOP = 2.0  # of the drawing
+TOP = 2.0  # of the figure
 
 # Table 12, in the order of WEIGHTS.
 PAPER: dict[str, tuple[float, ...]] = {
@@ -52,16 +51,18 @@ PAPER: dict[str, tuple[float, ...]] = {
 }
 
 
-def measure(settings: Mapping[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
-    """One seed: the error on the validation rows of every set, with every λ."""
+def measure(
+    settings: Mapping[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Measure the error on the validation rows of every set, with every λ."""
     found: dict[str, dict[str, float]] = {}
     for index, name in enumerate(settings["sets"]):
         split = split_rows(name, seed, data=data)
         found[name] = {}
         for weight in WEIGHTS:
-            report(index + len(found[name]) / len(WEIGHTS), len(settings["sets"]), f"{name}, λ = {weight}")
+            on_progress(index + len(found[name]) / len(WEIGHTS), len(settings["sets"]), f"{name}, λ = {weight}")
             loss = HCMLoss(norm_weight=float(weight))
-            backbone = network(settings, len(split.train[1]), device=device, loss=loss)
+            backbone = make_network(settings, len(split.train[1]), device=device, loss=loss)
             embedding = Duplicate(standardize=False)
             model = HCMRegressor(backbone, embedding=embedding, decoder="product", random_state=seed)
             X, y = split.validation
@@ -71,19 +72,19 @@ def measure(settings: Mapping[str, Any], seed: int, *, data: Path, device: str, 
 
 
 def tabulate(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Table 12."""
+    """Return the rows of Table 12."""
     rows: list[dict[str, Any]] = []
     for name in runs[0]["sets"]:
         published = PAPER.get(name, (None,) * len(WEIGHTS))
         for weight, paper in zip(WEIGHTS, published, strict=True):
             ours = [run["sets"][name][weight] for run in runs]
-            rows.append(compared(paper, ours, set=name, metric="validation MAE", λ=int(weight)))
+            rows.append(make_row(paper, ours, set=name, metric="validation MAE", λ=int(weight)))
     return rows
 
 
-def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """What the paper concludes from Table 12."""
-    ratios = _over_least(runs)
+def check_claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """Check what the paper concludes from Table 12."""
+    ratios = _divide_by_least(runs)
     near = [name for name, ratio in ratios.items() if ratio[0] <= NEAR]
     steady = [name for name, ratio in ratios.items() if max(ratio) <= WEAK]
     return [
@@ -107,8 +108,8 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     ]
 
 
-def _over_least(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """By set, the mean errors of each λ over the least of them."""
+def _divide_by_least(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return, by set, the mean errors of each λ over the least of them."""
     means = {
         name: [float(np.mean([run["sets"][name][weight] for run in runs])) for weight in WEIGHTS]
         for name in runs[0]["sets"]
@@ -117,10 +118,10 @@ def _over_least(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 
 def draw(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The error of each λ over the least of the set, the paper's and ours."""
+    """Draw the error of each λ over the least of the set, the paper's and ours."""
     import matplotlib.pyplot as plt
 
-    ours = _over_least(runs)
+    ours = _divide_by_least(runs)
     figure, axes = plt.subplots(
         1, len(ours), figsize=(1.9 * len(ours) + 0.6, 2.7), squeeze=False, sharey=True, layout="constrained"
     )
@@ -130,7 +131,7 @@ def draw(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             place = np.arange(len(heights)) + offset
             ax.bar(place, heights, 0.38, color=color, label=label)
             for x, height in zip(place, heights, strict=True):
-                if height > TOP:  # cut off, so it is written instead
+                if height > TOP:  # cut off, so the number is written
                     ax.text(x, TOP - 0.05, f"{height:.1f}", color="white", rotation=90, ha="center", va="top")
         ax.set(title=name.replace("_", " "), xticks=range(len(WEIGHTS)), xticklabels=WEIGHTS, xlabel="λ", ylim=(0, TOP))
         ax.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""CIFAR-10 against other images: tables 2, 6, 7, 9 and 10 of the paper."""
+"""Tables 2, 6, 7, 9 and 10: CIFAR-10 against other images."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import softmax
 from torch import Tensor, nn
 
-from onsphere._internal.validation import Floats
+from onsphere import FrozenHead, SphericalOutput
 from onsphere.baselines import MSP, ODIN, Detector, Energy, gini
-from onsphere.baselines.draws import classes_from_draws
 from onsphere.metrics import accuracy, auroc, fpr_at_tpr
-from onsphere.models.frozen import FrozenHead
 from onsphere.plots import GREY, LEGEND, PALETTE
 from onsphere.sphere import scores
-from onsphere.sphere.geometry import SphericalOutput
-from onsphere.torch.training import seeded
-from reproduction.cifar10_learners import Learner, Tail, an_epoch_of, begin
+from reproduction.arguments import Floats
+from reproduction.cifar10_learners import Learner, Tail, draw_epoch, make_learners
 from reproduction.cifar10_published import PAPER, PAPER_GROUPS, TABLES
-from reproduction.data.image_sets import load_image_set, normalized_images
+from reproduction.data.image_sets import load_image_set, normalize_images
 from reproduction.data.images import load_cifar10
 from reproduction.efficiency import DETECTORS as FITTED
-from reproduction.experiment import Claim, Report, compared
+from reproduction.efficiency import score_draws
+from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.networks import fork_seed
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "CIFAR-10 against other images (tables 2, 6, 7, 9, 10)"
 
@@ -102,31 +100,31 @@ AT_ONCE = 250
 NORM_BINS = np.linspace(0.0, 1.5, 61)
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
     """Train all networks without mixing, then with each kind of it, and score all sets."""
-    pictures, labels = load(settings, seed, data)
+    pictures, labels = load_sets(settings, seed, data)
     n_classes = int(labels["train"].max()) + 1
     n_steps = len(MIXINGS) * (settings["n_epochs"] + 1)
     found: dict[str, Any] = {"results": {}, "norms": {}}
     for number, mixing in enumerate(MIXINGS):
-        with seeded(1000 * seed + number):
-            stem, learners = begin(settings, n_classes, data, device)
+        with fork_seed(1000 * seed + number):
+            stem, learners = make_learners(settings, n_classes, data, device)
             for epoch in range(settings["n_epochs"]):
                 step = number * (settings["n_epochs"] + 1) + epoch
-                report(step, n_steps, f"{MIXINGS[mixing]}, epoch {epoch + 1} of {settings['n_epochs']}")
-                maps, soft = an_epoch_of(settings, mixing, stem, pictures["train"], labels["train"], device)
+                on_progress(step, n_steps, f"{MIXINGS[mixing]}, epoch {epoch + 1} of {settings['n_epochs']}")
+                maps, soft = draw_epoch(settings, mixing, stem, pictures["train"], labels["train"], device)
                 for learner in learners.values():
                     learner.loss.epoch = settings["first_epoch"] + epoch  # HCM's looks at it
                     learner.train(maps, soft, settings["batch_size"])
-            report((number + 1) * (settings["n_epochs"] + 1) - 1, n_steps, f"{MIXINGS[mixing]}, scores")
-            answers, directions = judge(settings, seed, stem, learners, pictures, labels, device)
+            on_progress((number + 1) * (settings["n_epochs"] + 1) - 1, n_steps, f"{MIXINGS[mixing]}, scores")
+            answers, directions = score_sets(settings, seed, stem, learners, pictures, labels, device)
         found["results"][mixing] = {
-            method: rates(said, predicted, labels["test"]) for method, (said, predicted) in answers.items()
+            method: compute_rates(said, predicted, labels["test"]) for method, (said, predicted) in answers.items()
         }
         found["norms"][mixing] = {
-            "CIFAR-10": histogram(directions, ["test"]),
-            "near": histogram(directions, NEAR),
-            "far": histogram(directions, FAR),
+            "CIFAR-10": count_norms(directions, ["test"]),
+            "near": count_norms(directions, NEAR),
+            "far": count_norms(directions, FAR),
         }
     return found
 
@@ -134,10 +132,10 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
 # --- images ---
 
 
-def load(settings: dict[str, Any], seed: int, data: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Images as bytes (n, 3, H, W) and labels, for training, for the detectors and of every set."""
+def load_sets(settings: dict[str, Any], seed: int, data: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return images as bytes (n, 3, H, W) and labels, for training, for the detectors and of every set."""
     rng = np.random.default_rng(seed)
-    sets = squares(settings, rng) if settings["source"] == "squares" else published(data)
+    sets = paint_sets(settings, rng) if settings["source"] == "squares" else read_sets(data)
     images, labels = {"train": sets["train"][0]}, {"train": sets["train"][1]}
     for name, (own, classes) in {**sets, "known": sets["train"]}.items():
         if name != "train":
@@ -147,8 +145,8 @@ def load(settings: dict[str, Any], seed: int, data: Path) -> tuple[dict[str, Ten
     return {name: torch.from_numpy(own).permute(0, 3, 1, 2) for name, own in images.items()}, labels
 
 
-def published(data: Path) -> dict[str, tuple[Any, Any]]:
-    """The real sets."""
+def read_sets(data: Path) -> dict[str, tuple[Any, Any]]:
+    """Read the real sets."""
     return {
         "train": load_cifar10("train", folder=data),
         "test": load_image_set("CIFAR-10", folder=data),
@@ -156,25 +154,25 @@ def published(data: Path) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def squares(settings: dict[str, Any], rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
-    """Red, green or blue squares on noise; near them squares of two colours, far from them stripes and noise."""
+def paint_sets(settings: dict[str, Any], rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
+    """Paint red, green or blue squares on noise; as near sets squares of two colours, as far sets stripes and noise."""
     pure = 255 * np.eye(3)
     n_test = settings["n_test"]
     stripes = np.broadcast_to(rng.integers(0, 256, (n_test, 16, 1, 3)), (n_test, 16, 16, 3))
     noise = rng.integers(0, 256, (n_test, 16, 16, 3))
     return {
-        "train": painted(rng, settings["n_images"], pure),
-        "test": painted(rng, n_test, pure),
-        "CIFAR-100": painted(rng, n_test, 255 - pure),
-        "Tiny ImageNet": painted(rng, n_test, np.sqrt(0.5) * (255 - pure)),
+        "train": paint_squares(rng, settings["n_images"], pure),
+        "test": paint_squares(rng, n_test, pure),
+        "CIFAR-100": paint_squares(rng, n_test, 255 - pure),
+        "Tiny ImageNet": paint_squares(rng, n_test, np.sqrt(0.5) * (255 - pure)),
         "MNIST": (stripes.astype(np.uint8), np.zeros(n_test, dtype=np.int64)),
         "SVHN": (np.swapaxes(stripes, 1, 2).astype(np.uint8), np.zeros(n_test, dtype=np.int64)),
         "DTD": (noise.astype(np.uint8), np.zeros(n_test, dtype=np.int64)),
     }
 
 
-def painted(rng: np.random.Generator, n: int, colours: Floats) -> tuple[Any, Any]:
-    """Squares of half the width, each in the colour of its class."""
+def paint_squares(rng: np.random.Generator, n: int, colours: Floats) -> tuple[Any, Any]:
+    """Paint squares of half the width, each in the colour of its class."""
     labels = np.arange(n) % len(colours)
     images = rng.integers(0, 120, (n, 16, 16, 3)).astype(np.uint8)
     for image, label, (top, left) in zip(images, labels, rng.integers(0, 9, (n, 2)), strict=True):
@@ -186,7 +184,7 @@ def painted(rng: np.random.Generator, n: int, colours: Floats) -> tuple[Any, Any
 # --- scores ---
 
 
-def judge(
+def score_sets(
     settings: dict[str, Any],
     seed: int,
     stem: nn.Module,
@@ -195,15 +193,15 @@ def judge(
     labels: dict[str, Any],
     device: str,
 ) -> tuple[dict[str, tuple[dict[str, Floats], Any]], dict[str, Floats]]:
-    """For every method its score of each set and its labels of CIFAR-10, and the directions of HCM."""
+    """Return every method's scores of each set and its labels of CIFAR-10, and the directions of HCM."""
     names = ["known", "test", *OTHERS]
     tested = names[1:]
-    images = {name: normalized_images(pictures[name]) for name in names}
-    maps = {name: said(stem, images[name], device) for name in names}
+    images = {name: normalize_images(pictures[name]) for name in names}
+    maps = {name: apply_in_batches(stem, images[name], device) for name in names}
     networks = {kind: learner.network for kind, learner in learners.items()}
     plain: Tail = networks["softmax 0"]
-    features = {name: said(plain.features, maps[name], device) for name in names}
-    logits = {name: said(plain.linear, features[name], device).numpy() for name in names}
+    features = {name: apply_in_batches(plain.features, maps[name], device) for name in names}
+    logits = {name: apply_in_batches(plain.linear, features[name], device).numpy() for name in names}
     known: dict[str, Any] = {name: rows.numpy() for name, rows in features.items()}
     predicted = logits["test"].argmax(axis=1)
 
@@ -218,16 +216,23 @@ def judge(
     answers["FrozenHead"] = own, head.predict(known["test"])
 
     members = [networks[f"softmax {member}"] for member in range(settings["n_members"])]
-    draws = {name: np.stack([said(each, maps[name], device).numpy() for each in members]) for name in tested}
-    answers["Ensemble"] = of_draws(draws)
+    draws = {
+        name: np.stack([apply_in_batches(each, maps[name], device).numpy() for each in members]) for name in tested
+    }
+    answers["Ensemble"] = score_sets_of_draws(draws)
     thinned: Tail = networks["dropout"]
-    draws = {name: passes(thinned, said(thinned.features, maps[name], device), settings, device) for name in tested}
-    answers["MC Dropout"] = of_draws(draws)
+    draws = {
+        name: draw_passes(thinned, apply_in_batches(thinned.features, maps[name], device), settings, device)
+        for name in tested
+    }
+    answers["MC Dropout"] = score_sets_of_draws(draws)
 
-    brier = {name: said(networks["gini"], maps[name], device).numpy() for name in tested}
+    brier = {name: apply_in_batches(networks["gini"], maps[name], device).numpy() for name in tested}
     answers["Gini"] = {name: gini(brier[name]) for name in tested}, brier["test"].argmax(axis=1)
     hcm = networks["hcm"]
-    directions = {name: said(lambda rows: hcm(rows).direction, maps[name], device).numpy() for name in tested}
+    directions = {
+        name: apply_in_batches(lambda rows: hcm(rows).direction, maps[name], device).numpy() for name in tested
+    }
     outputs = {name: SphericalOutput(rows, np.ones(len(rows))) for name, rows in directions.items()}
     predicted = directions["test"].argmax(axis=1)
     answers["HCM"] = {name: scores.violation(output) for name, output in outputs.items()}, predicted
@@ -235,31 +240,32 @@ def judge(
     return answers, directions
 
 
-def said(function: Callable[[Tensor], Tensor], rows: Tensor, device: str) -> Tensor:
-    """What a function says of many rows, a batch at a time."""
+def apply_in_batches(function: Callable[[Tensor], Tensor], rows: Tensor, device: str) -> Tensor:
+    """Apply a function to many rows, a batch at a time."""
     with torch.no_grad():
         return torch.cat([function(batch.to(device)).cpu() for batch in rows.split(AT_ONCE)])
 
 
-def passes(network: Tail, features: Tensor, settings: dict[str, Any], device: str) -> Floats:
-    """Logits of many passes with dropout; only what lies behind it need be repeated."""
+def draw_passes(network: Tail, features: Tensor, settings: dict[str, Any], device: str) -> Floats:
+    """Return the logits of many passes with dropout; only the part behind the dropout is repeated."""
     network.dropout.train()
 
     def once(rows: Tensor) -> Tensor:
         return network.linear(network.dropout(rows))
 
-    drawn = np.stack([said(once, features, device).numpy() for _ in range(settings["n_passes"])])
+    drawn = np.stack([apply_in_batches(once, features, device).numpy() for _ in range(settings["n_passes"])])
     network.eval()
     return drawn
 
 
-def of_draws(logits: dict[str, Floats]) -> tuple[dict[str, Floats], Any]:
-    answers = {name: classes_from_draws(softmax(each, axis=2), "entropy") for name, each in logits.items()}
-    return {name: answer.uncertainty for name, answer in answers.items()}, answers["test"].label_index
+def score_sets_of_draws(logits: dict[str, Floats]) -> tuple[dict[str, Floats], Any]:
+    """Return the entropy of the mean probabilities of each set, and the labels of CIFAR-10."""
+    answers = {name: score_draws(draws) for name, draws in logits.items()}
+    return {name: scores for name, (_, scores) in answers.items()}, answers["test"][0]
 
 
-def rates(own: dict[str, Floats], predicted: Any, truth: Any) -> dict[str, Any]:
-    """Figures in percent, of each set in the order of OTHERS."""
+def compute_rates(own: dict[str, Floats], predicted: Any, truth: Any) -> dict[str, Any]:
+    """Return figures in percent, of each set in the order of OTHERS."""
     return {
         "accuracy": 100 * accuracy(truth, predicted),
         "AUROC": [100 * auroc(own["test"], own[name]) for name in OTHERS],
@@ -267,32 +273,32 @@ def rates(own: dict[str, Floats], predicted: Any, truth: Any) -> dict[str, Any]:
     }
 
 
-def histogram(directions: dict[str, Floats], names: Sequence[str]) -> list[float]:
-    """Share of rows whose norm is in each bin; those beyond are in the last."""
+def count_norms(directions: dict[str, Floats], names: Sequence[str]) -> list[float]:
+    """Return the share of rows whose norm is in each bin; those beyond are in the last."""
     lengths = [np.linalg.norm(directions[name], axis=1).clip(0, NORM_BINS[-1]) for name in names]
     return np.mean([np.histogram(each, NORM_BINS)[0] / len(each) for each in lengths], axis=0).tolist()
 
 
-# --- what is told ---
+# --- tables, claims and figures ---
 
 
-def groups(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of the near sets, of the far ones, and of these two means."""
+def average_groups(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of the near sets, of the far ones, and of these two means."""
     near, far = float(np.mean(values[: len(NEAR)])), float(np.mean(values[len(NEAR) :]))
     return near, far, (near + far) / 2
 
 
 def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's tables with ours beside them; methods beyond the paper by their means."""
+    """Return the paper's tables with our figures; methods beyond the paper by their means."""
     rows: list[dict[str, Any]] = []
 
     def add(table: int | str, mixing: str, method: str, metric: str, where: str, paper: Any, ours: list[float]) -> None:
         what = {"table": str(table), "mixing": MIXINGS[mixing], "method": method, "metric": metric, "set": where}
-        rows.append(compared(paper, ours, within=3.0, **what))
+        rows.append(make_row(paper, ours, within=3.0, **what))
 
     for mixing in MIXINGS:
         for method in (*METHODS, *BEYOND):
-            found = [groups(run["results"][mixing][method]["AUROC"]) for run in runs]
+            found = [average_groups(run["results"][mixing][method]["AUROC"]) for run in runs]
             paper = PAPER_GROUPS.get(mixing, {}).get(method)
             for index, where in enumerate(("near", "far", "near and far")):
                 table = "–" if paper is None else 2
@@ -314,11 +320,11 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def claims(runs: list[dict[str, Any]]) -> list[Claim]:
-    """What the paper concludes from these tables, and what we add."""
+def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:
+    """Check what the paper concludes from these tables, and what we add."""
 
     def average(method: str, mixing: str = "none", metric: str = "AUROC") -> float:
-        return float(np.mean([groups(run["results"][mixing][method][metric])[2] for run in runs]))
+        return float(np.mean([average_groups(run["results"][mixing][method][metric])[2] for run in runs]))
 
     plain, mix, pairs = average("HCM"), average("HCM", "dirichlet"), average("HCM", "pairs")
     fpr, fpr_mix = average("HCM", metric="FPR@95"), average("HCM", "dirichlet", "FPR@95")
@@ -371,14 +377,17 @@ def claims(runs: list[dict[str, Any]]) -> list[Claim]:
 
 
 def draw(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """AUROC of all methods with and without mixing, and what mixing does to the norms of HCM."""
+    """Draw the AUROC of all methods with and without mixing, and the norms of HCM."""
     import matplotlib.pyplot as plt
 
     names = (*METHODS, *BEYOND)
     rates_figure, axes = plt.subplots(1, 2, figsize=(10, 6), sharey=True, layout="constrained")
     for group, (ax, title) in enumerate(zip(axes, ("near: " + ", ".join(NEAR), "far: " + ", ".join(FAR)), strict=True)):
         for number, (mixing, marker, colour) in enumerate(zip(MIXINGS, "osD", PALETTE, strict=False)):
-            ours = [np.mean([groups(run["results"][mixing][name]["AUROC"])[group] for run in runs]) for name in names]
+            ours = [
+                np.mean([average_groups(run["results"][mixing][name]["AUROC"])[group] for run in runs])
+                for name in names
+            ]
             # Side by side, so that none hides another.
             places = np.arange(len(names)) + 0.22 * (number - 1)
             ax.scatter(ours, places, marker=marker, color=colour, s=30, zorder=3, label=MIXINGS[mixing])

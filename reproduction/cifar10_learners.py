@@ -10,15 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere.torch.attach import attach
-from onsphere.torch.loss import HCMLoss
-from onsphere.torch.mixing import dirichlet_mix, mixup
-from onsphere.torch.networks import ResNet, resnet20
-from reproduction.data.files import broken_file, existing_file
-from reproduction.data.image_sets import normalized_images
+from onsphere.torch import HCMLoss, ResNet, attach, dirichlet_mix, mixup, resnet20
+from reproduction.data.files import broken_file_error, require_file
+from reproduction.data.image_sets import normalize_images
 from reproduction.networks import resnet18
 
-__all__ = ["NETWORKS", "Learner", "SquaredError", "Tail", "an_epoch_of", "begin", "cropped_and_flipped"]
+__all__ = ["NETWORKS", "Learner", "SquaredError", "Tail", "crop_and_flip", "draw_epoch", "make_learners"]
 
 NETWORKS: dict[str, Callable[[int], ResNet]] = {
     "resnet18": resnet18,
@@ -29,7 +26,7 @@ DROPOUT, MARGIN = 0.1, 4
 
 
 class Tail(nn.Module):
-    """What is trained of a network: its later stages, and dropout before a linear layer."""
+    """The part of a network that is trained: its later stages, and dropout before a linear layer."""
 
     def __init__(self, stages: Sequence[nn.Module], linear: nn.Linear, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -61,7 +58,7 @@ class Learner:
     schedule: Any
 
     def train(self, maps: Tensor, soft: Tensor, batch_size: int) -> None:
-        """One epoch, in an order of its own."""
+        """Train for one epoch, in a new random order."""
         self.network.train()
         for rows in torch.randperm(len(maps), device=maps.device).split(batch_size):
             self.optimizer.zero_grad()
@@ -71,15 +68,17 @@ class Learner:
         self.network.eval()
 
 
-def begin(settings: dict[str, Any], n_classes: int, data: Path, device: str) -> tuple[nn.Module, dict[str, Learner]]:
-    """The stem that all share and that stays as it is, and the learners behind it, all from the same start."""
+def make_learners(
+    settings: dict[str, Any], n_classes: int, data: Path, device: str
+) -> tuple[nn.Module, dict[str, Learner]]:
+    """Return the stem that all share and that is not trained, and the learners behind it, all from the same start."""
     n_frozen = settings["n_frozen"]
-    stem = nn.Sequential(*stages_of(start(settings, n_classes, data))[:n_frozen])
+    stem = nn.Sequential(*split_stages(make_network(settings, n_classes, data))[:n_frozen])
     stem.eval().requires_grad_(False).to(device)
     learners: dict[str, Learner] = {}
     for kind in [*(f"softmax {member}" for member in range(settings["n_members"])), "dropout", "gini", "hcm"]:
-        new = start(settings, n_classes, data)
-        network: Any = Tail(stages_of(new)[n_frozen:], new.linear, dropout=DROPOUT if kind == "dropout" else 0.0)
+        new = make_network(settings, n_classes, data)
+        network: Any = Tail(split_stages(new)[n_frozen:], new.linear, dropout=DROPOUT if kind == "dropout" else 0.0)
         loss: Any = SquaredError() if kind == "gini" else nn.CrossEntropyLoss()
         if kind == "hcm":
             network = attach(network, n_classes, embedding="onehot", mean=False)
@@ -92,8 +91,8 @@ def begin(settings: dict[str, Any], n_classes: int, data: Path, device: str) -> 
     return stem, learners
 
 
-def start(settings: dict[str, Any], n_classes: int, data: Path) -> ResNet:
-    """A network with a new last layer; all before it is trained already, where there are weights."""
+def make_network(settings: dict[str, Any], n_classes: int, data: Path) -> ResNet:
+    """Return a network with a new last layer; the rest is trained already if there are weights."""
     network = NETWORKS[settings["network"]](n_classes)
     if settings["weights"] is not None:
         load_weights(network, data / "weights" / f"{settings['weights']}.safetensors")
@@ -101,52 +100,52 @@ def start(settings: dict[str, Any], n_classes: int, data: Path) -> ResNet:
     return network
 
 
-def stages_of(network: ResNet) -> list[nn.Module]:
-    """All but the last layer."""
+def split_stages(network: ResNet) -> list[nn.Module]:
+    """Return all but the last layer."""
     first, norm, *stages, _ = network.children()
     return [nn.Sequential(first, norm, nn.ReLU()), *stages]
 
 
 def load_weights(network: ResNet, path: Path) -> None:
-    """Put the weights of a file into a network that fits them."""
+    """Load the weights of a file into a network that fits them."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     what = (
         "the weights of a network for CIFAR-10 as a state dict in safetensors format, named as in "
-        "onsphere.torch.networks.ResNet (conv1.weight, bn1.weight, layer1.0.conv1.weight, ..., linear.bias)"
+        "onsphere.torch.ResNet (conv1.weight, bn1.weight, layer1.0.conv1.weight, ..., linear.bias)"
     )
     advice = "Put them there, or use preset='paper', which trains from scratch."
-    existing_file(path, f"It holds {what}. {advice}")
+    require_file(path, f"It holds {what}. {advice}")
     try:
         network.load_state_dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise broken_file(path, what, error, advice=advice) from None
+        raise broken_file_error(path, what, error, advice=advice) from None
     except RuntimeError:  # a long list of names
-        raise broken_file(path, what, "tensors of other names or shapes", advice=advice) from None
+        raise broken_file_error(path, what, "tensors of other names or shapes", advice=advice) from None
 
 
 # --- an epoch ---
 
 
-def an_epoch_of(
+def draw_epoch(
     settings: dict[str, Any], mixing: str, stem: nn.Module, pixels: Tensor, labels: Any, device: str
 ) -> tuple[Tensor, Tensor]:
-    """What the stem makes of images drawn, moved and mixed anew, and their soft labels; the same for all learners."""
+    """Draw, move and mix images; return the stem's maps of them and their soft labels, the same for all learners."""
     maps: list[Tensor] = []
     soft: list[Tensor] = []
     one_hot = nn.functional.one_hot(torch.from_numpy(labels)).float()
     for rows in torch.randperm(len(pixels))[: settings["n_images"]].split(settings["batch_size"]):
-        images = normalized_images(cropped_and_flipped(pixels[rows].to(device)))
-        images, shares = mixed(mixing, images, one_hot[rows].to(device))
+        images = normalize_images(crop_and_flip(pixels[rows].to(device)))
+        images, shares = mix(mixing, images, one_hot[rows].to(device))
         with torch.no_grad():
             maps.append(stem(images))
         soft.append(shares)
     return torch.cat(maps), torch.cat(soft)
 
 
-def cropped_and_flipped(pixels: Tensor) -> Tensor:
-    """Each image moved by up to MARGIN pixels, black beyond its border, and half of them mirrored."""
+def crop_and_flip(pixels: Tensor) -> Tensor:
+    """Move each image by up to MARGIN pixels, black beyond its border, and mirror half of them."""
     n, _, height, width = pixels.shape
     offsets = torch.randint(0, 2 * MARGIN + 1, (2, n, 1), device=pixels.device)
     rows = offsets[0] + torch.arange(height, device=pixels.device)
@@ -159,7 +158,7 @@ def cropped_and_flipped(pixels: Tensor) -> Tensor:
     return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def mixed(mixing: str, images: Tensor, soft: Tensor) -> tuple[Tensor, Tensor]:
+def mix(mixing: str, images: Tensor, soft: Tensor) -> tuple[Tensor, Tensor]:
     if mixing == "none":
         return images, soft
     return mixup(images, soft) if mixing == "pairs" else dirichlet_mix(images, soft, k=20, alpha=0.5)

@@ -1,4 +1,4 @@
-"""Depth of every pixel of a picture, and how far to trust the map: Table 3 and Figure 3."""
+"""Table 3 and Figure 3: the depth of every pixel of a picture, and how far to trust the map."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from onsphere import metrics, plots
-from onsphere._internal.validation import Floats
-from onsphere.calibration import Calibration
-from onsphere.torch.training import seeded
+from onsphere import Calibration, metrics, plots
+from reproduction.arguments import Floats
 from reproduction.data import load_nyu
 from reproduction.depth_methods import METHODS, Loss, train_network
 from reproduction.error_tables import (
     RIVALS,
     VARIANTS,
-    best_correlations,
-    calibrated_metrics,
-    correlation_claims,
+    average,
+    check_correlations,
+    compute_metrics,
     coverage_gap,
-    listed,
-    mean,
-    metric_rows,
-    outline,
-    short,
+    draw_outline,
+    format_figures,
+    make_metric_rows,
+    round_figures,
 )
-from reproduction.experiment import Claim, Report
+from reproduction.experiment import Claim, OnProgress
+from reproduction.networks import fork_seed
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "best_correlations", "claims", "draw", "measure", "tabulate"]
+__all__ = [
+    "ABOUT",
+    "PAPER",
+    "PRESETS",
+    "TITLE",
+    "check_claims",
+    "draw",
+    "measure",
+    "tabulate",
+]
 
 TITLE = "Depth estimation on NYU-v2 (Table 3, Figure 3)"
 
@@ -102,39 +109,39 @@ PAPER = {
 _UNIT = 10.0
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
-    """Train each method once, and judge its maps of noised pictures."""
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+    """Train each method once, and measure its maps of noised pictures."""
     rng = np.random.default_rng(seed)
-    pictures, depth = _scenes(settings, seed, data)
+    pictures, depth = _load_scenes(settings, seed, data)
     train, held, test = np.split(rng.permutation(len(depth)), [round(s * len(depth)) for s in (0.8, 0.9)])
     noise = rng.uniform(0, 0.5, size=len(depth))
     noised = pictures + noise[:, None, None, None] * rng.normal(size=pictures.shape)
-    x, y = _tensor(pictures[train]), _tensor(depth[train, None])
+    x, y = _to_tensor(pictures[train]), _to_tensor(depth[train, None])
     n_fits, n_done = len(METHODS) - 1 + settings["n_members"], 0
 
     def fit(network: nn.Module, loss: Loss, number: int) -> None:
         nonlocal n_done
-        report(n_done, n_fits, f"training {n_done + 1} of {n_fits}")
+        on_progress(n_done, n_fits, f"training {n_done + 1} of {n_fits}")
         n_done += 1
-        with seeded(1000 * seed + number):
+        with fork_seed(1000 * seed + number):
             train_network(network.to(device), loss, x.to(device), y.to(device), settings)
 
-    found: dict[str, Any] = {"metrics": {}, "rows": {}, "examples": {}, "noise": short(noise[test])}
+    found: dict[str, Any] = {"metrics": {}, "rows": {}, "examples": {}, "noise": round_figures(noise[test])}
     for name, method in METHODS.items():
         answer = method(fit, y, settings)
         judged: list[Calibration] = []
         maps = np.empty(0)
         for part in (held, test):
-            maps, uncertainty = answer(_tensor(noised[part]).to(device))
+            maps, uncertainty = answer(_to_tensor(noised[part]).to(device))
             judged.append(Calibration(uncertainty, metrics.sample_rmse(depth[part].reshape(len(part), -1), maps)))
-        found["metrics"][name] = calibrated_metrics(*judged)
+        found["metrics"][name] = compute_metrics(*judged)
         confidence = judged[0].confidence(judged[1].uncertainty, normalization="min-max")
-        found["rows"][name] = {"error": short(judged[1].error), "confidence": short(confidence)}
+        found["rows"][name] = {"error": round_figures(judged[1].error), "confidence": round_figures(confidence)}
         if name in VARIANTS:
             order = np.argsort(judged[1].uncertainty)
             rows = [order[0], order[1], order[-2], order[-1]]
             found["examples"][name] = [
-                _example(noised[test[row]], maps[row], depth[test[row]], float(confidence[row])) for row in rows
+                _pack_example(noised[test[row]], maps[row], depth[test[row]], float(confidence[row])) for row in rows
             ]
     return found
 
@@ -142,17 +149,17 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
 # --- data ---
 
 
-def _scenes(settings: dict[str, Any], seed: int, data: Path) -> tuple[Floats, Floats]:
-    """Pictures (n, 3, H, W) in [0, 1] and depth (n, H, W) in units of 10 m."""
+def _load_scenes(settings: dict[str, Any], seed: int, data: Path) -> tuple[Floats, Floats]:
+    """Return pictures (n, 3, H, W) in [0, 1] and depth (n, H, W) in units of 10 m."""
     if settings["scenes"] == "made up":
-        return _rooms(settings["n_scenes"], np.random.default_rng(1000 + seed))
+        return _make_rooms(settings["n_scenes"], np.random.default_rng(1000 + seed))
     parts = [load_nyu(split, folder=data) for split in ("train", "test")]
     pictures, depth = (np.concatenate(each)[: settings["n_scenes"]] for each in zip(*parts, strict=True))
     return pictures.transpose(0, 3, 1, 2) / 255.0, depth / _UNIT
 
 
-def _rooms(n: int, rng: np.random.Generator, size: int = 32) -> tuple[Floats, Floats]:
-    """A wall, a floor that comes nearer and a box before them, darker the farther they are."""
+def _make_rooms(n: int, rng: np.random.Generator, size: int = 32) -> tuple[Floats, Floats]:
+    """Draw a wall, a floor that comes nearer and a box in front of them, darker the farther they are."""
     down, right = np.mgrid[:size, :size] / size
     wall, near = rng.uniform(0.4, 0.95, size=(n, 1, 1)), rng.uniform(0.15, 0.35, size=(n, 1, 1))
     depth = np.minimum(wall, wall + (near - wall) * (2 * down - 1))
@@ -163,12 +170,12 @@ def _rooms(n: int, rng: np.random.Generator, size: int = 32) -> tuple[Floats, Fl
     return colour * np.exp(-1.5 * depth)[:, None] + rng.normal(scale=0.01, size=(n, 3, size, size)), depth
 
 
-def _tensor(values: Floats) -> Tensor:
+def _to_tensor(values: Floats) -> Tensor:
     return torch.as_tensor(values, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
 
 
-def _example(picture: Floats, prediction: Floats, truth: Floats, confidence: float) -> dict[str, Any]:
-    """Bytes as text: a tenth of the room that numbers take."""
+def _pack_example(picture: Floats, prediction: Floats, truth: Floats, confidence: float) -> dict[str, Any]:
+    """Pack the maps as bytes in text, a tenth of the space that numbers take."""
     maps = {"picture": picture.transpose(1, 2, 0), "prediction": prediction.reshape(truth.shape), "truth": truth}
     packed = {
         name: base64.b64encode((np.clip(each, 0, 1) * 255).astype(np.uint8).tobytes()).decode()
@@ -177,37 +184,41 @@ def _example(picture: Floats, prediction: Floats, truth: Floats, confidence: flo
     return {"size": truth.shape[0], "confidence": float(confidence), **packed}
 
 
-def _unpacked(example: dict[str, Any], name: str) -> Floats:
+def _unpack(example: dict[str, Any], name: str) -> Floats:
     size = example["size"]
     values = np.frombuffer(base64.b64decode(example[name]), dtype=np.uint8) / 255
     return values.reshape((size, size, 3) if name == "picture" else (size, size))
 
 
-# --- what is told ---
+# --- tables, claims and figures ---
 
 
 def tabulate(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return metric_rows(runs, PAPER, (*RIVALS, *VARIANTS))
+    return make_metric_rows(runs, PAPER, (*RIVALS, *VARIANTS))
 
 
-def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
+def check_claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
     gap = {method: coverage_gap(runs, method) for method in (*RIVALS, *VARIANTS)}
-    ece, rmse = ({method: mean(runs, method, metric) for method in gap} for metric in ("ECE_reg", "RMSE"))
+    ece, rmse = ({method: average(runs, method, metric) for method in gap} for metric in ("ECE_reg", "RMSE"))
     spread = {method: float(np.mean([np.std(run["rows"][method]["confidence"]) for run in runs])) for method in gap}
-    most, least = _tails(runs, "HCM")
+    most, least = _average_tails(runs, "HCM")
     return [
-        *correlation_claims(runs),
+        *check_correlations(runs),
         Claim(
             "HCM is behind all baselines in coverage (mean distance from .68, .95 and .997)",
             all(gap["HCM"] > gap[other] for other in RIVALS),
-            listed(gap),
+            format_figures(gap),
         ),
-        Claim("HCM has a higher ECE_reg than all baselines", all(ece["HCM"] > ece[b] for b in RIVALS), listed(ece)),
-        Claim("HCM has a higher RMSE than all baselines", all(rmse["HCM"] > rmse[b] for b in RIVALS), listed(rmse)),
+        Claim(
+            "HCM has a higher ECE_reg than all baselines", all(ece["HCM"] > ece[b] for b in RIVALS), format_figures(ece)
+        ),
+        Claim(
+            "HCM has a higher RMSE than all baselines", all(rmse["HCM"] > rmse[b] for b in RIVALS), format_figures(rmse)
+        ),
         Claim(
             "HCM spreads its confidences wider than all baselines (standard deviation)",
             all(spread["HCM"] > spread[other] for other in RIVALS),
-            listed(spread),
+            format_figures(spread),
         ),
         Claim(
             "Pictures of which HCM is least sure are noisier and have larger errors than those of which it is surest",
@@ -218,8 +229,8 @@ def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
     ]
 
 
-def _tails(runs: Sequence[dict[str, Any]], method: str) -> list[tuple[float, float]]:
-    """Mean noise and error of the tenth with the highest confidence, and of that with the lowest."""
+def _average_tails(runs: Sequence[dict[str, Any]], method: str) -> list[tuple[float, float]]:
+    """Return mean noise and error of the tenth with the highest confidence, and of that with the lowest."""
     confidence, error = (
         np.concatenate([run["rows"][method][name] for run in runs]) for name in ("confidence", "error")
     )
@@ -237,7 +248,7 @@ def draw(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             np.concatenate([run["rows"][method][name] for run in runs]) for name in ("error", "confidence")
         )
         plots.calibration_curve(error, confidence, n_bins=10, label=method, ax=left)
-        outline(right, confidence, np.linspace(0, 1, 11), color=left.lines[-1].get_color(), label=method)
+        draw_outline(right, confidence, np.linspace(0, 1, 11), color=left.lines[-1].get_color(), label=method)
     left.set(title="(a) Error against confidence", ylabel="Mean RMSE (10 m)")
     right.set(title="(b) Where the confidences lie", xlabel="Confidence", ylabel="Share of the test pictures")
     right.legend(**plots.LEGEND)
@@ -254,8 +265,8 @@ def _draw_examples(run: dict[str, Any], method: str) -> Any:
     depth: Any = None
     error: Any = None
     for row, example in zip(axes, examples, strict=True):
-        prediction, truth = (_unpacked(example, name) * _UNIT for name in ("prediction", "truth"))
-        row[0].imshow(_unpacked(example, "picture"))
+        prediction, truth = (_unpack(example, name) * _UNIT for name in ("prediction", "truth"))
+        row[0].imshow(_unpack(example, "picture"))
         for ax, values in zip(row[1:3], (prediction, truth), strict=True):
             depth = ax.imshow(values, vmin=0, vmax=_UNIT, cmap="viridis")
         error = row[3].imshow(np.abs(prediction - truth), vmin=0, vmax=4, cmap="magma")

@@ -1,4 +1,4 @@
-"""The five methods of the experiment on depth: how each trains its U-Nets, and what it answers to pictures."""
+"""The five methods of the experiment on depth: each trains its U-Nets and returns a function that judges pictures."""
 
 from __future__ import annotations
 
@@ -11,111 +11,107 @@ import torch
 from torch import Tensor, nn
 
 from onsphere import Lift, Polar
-from onsphere._internal.validation import Floats
-from onsphere.baselines.draws import numbers_from_draws
-from onsphere.baselines.evidential import EvidentialLoss
-from onsphere.calibration import root_mean_square
+from onsphere.baselines import EvidentialLoss
 from onsphere.sphere import scores
 from onsphere.torch import DenseHead, HCMLoss, SphericalOutput, UNet
-from onsphere.torch.training import random_layers, seeded
+from reproduction.arguments import Floats
+from reproduction.networks import fork_seed
 
 __all__ = [
     "METHODS",
     "Answer",
     "Fit",
     "Loss",
-    "dropout_passes",
-    "ensemble",
-    "evidential",
-    "hcm",
-    "hcm_lift",
+    "fit_dropout",
+    "fit_ensemble",
+    "fit_evidential",
+    "fit_hcm",
+    "fit_hcm_lift",
     "train_network",
 ]
 
 _DROPOUT = 0.1
-_ASKED_AT_ONCE = 64
+_BATCH_SIZE = 64
 
 # Pictures (n, 3, H, W) -> maps (n, H·W) in units of 10 m, and an uncertainty (n,).
 Answer = Callable[[Tensor], tuple[Floats, Floats]]
-# Of what a network says and maps (n, 1, H, W).
+# Called with the output of a network and maps (n, 1, H, W).
 Loss = Callable[[Any, Tensor], Tensor]
-# Trains a network, with a number for its seed.
+# Trains a network; the number is added to its seed.
 Fit = Callable[[nn.Module, Loss, int], None]
 
 
-def evidential(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
+def fit_evidential(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
     center, scale, criterion = y.mean(), y.std(), EvidentialLoss()
 
-    def loss(output: Tensor, maps: Tensor) -> Tensor:
+    def compute_loss(output: Tensor, maps: Tensor) -> Tensor:
         return criterion(output.permute(0, 2, 3, 1).flatten(1), ((maps - center) / scale).flatten(1)).mean()
 
-    network = _unet(settings, out_channels=4)
-    fit(network, loss, 0)
+    network = _make_unet(settings, out_channels=4)
+    fit(network, compute_loss, 0)
 
     def answer(pictures: Tensor) -> tuple[Floats, Floats]:
-        evidence = criterion.read(_asked(network, pictures).permute(0, 2, 3, 1).flatten(1, 2).double())
+        evidence = criterion.read(_run_network(network, pictures).permute(0, 2, 3, 1).flatten(1, 2).double())
         sigma = (evidence.mean_variance().sqrt() * scale).numpy()
-        return (evidence.gamma * scale + center).numpy(), root_mean_square(sigma)
+        return (evidence.gamma * scale + center).numpy(), _root_mean_square(sigma)
 
     return answer
 
 
-def dropout_passes(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
-    network, restored = _plain(fit, y, settings, 0, dropout=_DROPOUT)
+def fit_dropout(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
+    network, restored = _fit_plain(fit, y, settings, 0, dropout=_DROPOUT)
 
     def answer(pictures: Tensor) -> tuple[Floats, Floats]:
-        with seeded(0):
-            passes = [restored(_asked(network, pictures, dropping=True)) for _ in range(settings["n_passes"])]
-        drawn = numbers_from_draws(np.stack(passes))
-        return drawn.value, drawn.uncertainty
+        with fork_seed(0):
+            passes = [restored(_run_network(network, pictures, dropping=True)) for _ in range(settings["n_passes"])]
+        return _average_maps(passes)
 
     return answer
 
 
-def ensemble(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
-    members = [_plain(fit, y, settings, number) for number in range(settings["n_members"])]
+def fit_ensemble(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
+    members = [_fit_plain(fit, y, settings, number) for number in range(settings["n_members"])]
 
     def answer(pictures: Tensor) -> tuple[Floats, Floats]:
-        drawn = numbers_from_draws(np.stack([restored(_asked(network, pictures)) for network, restored in members]))
-        return drawn.value, drawn.uncertainty
+        return _average_maps([restored(_run_network(network, pictures)) for network, restored in members])
 
     return answer
 
 
-def _plain(
+def _fit_plain(
     fit: Fit, y: Tensor, settings: dict[str, Any], number: int, dropout: float = 0.0
 ) -> tuple[nn.Module, Callable[[Tensor], Floats]]:
-    """A U-Net that learns standardised depth, and the way back from it."""
+    """Train a U-Net on standardised depth; return it, and the function from its outputs back to depth."""
     center, scale = y.mean(), y.std()
-    network = _unet(settings, dropout=dropout)
+    network = _make_unet(settings, dropout=dropout)
     fit(network, lambda output, maps: nn.functional.mse_loss(output, (maps - center) / scale), number)
     return network, lambda output: (output.flatten(1).double() * scale + center).numpy()
 
 
-def hcm(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
+def fit_hcm(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
     size = (y.shape[2], y.shape[3])
     polar = Polar(standardize=False).fit(y.flatten(1).numpy())
     head = DenseHead(settings["width"], event="image", size=size, embedding=polar, mean=False)
-    network = _OnSphere(_unet(settings), head)
+    network = _OnSphere(_make_unet(settings), head)
     fit(network, HCMLoss(head), 0)
     reader = copy.deepcopy(head).cpu()
 
     def answer(pictures: Tensor) -> tuple[Floats, Floats]:
-        output = _asked(network, pictures)
+        output = _run_network(network, pictures)
         return reader.decode(output).flatten(1).double().numpy(), reader.uncertainty(output).double().numpy()
 
     return answer
 
 
-def hcm_lift(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
+def fit_hcm_lift(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
     lift = Lift().fit(y.flatten().numpy())
     head = DenseHead(settings["width"], event="pixel", embedding=lift)
-    network = _OnSphere(_unet(settings), head)
+    network = _OnSphere(_make_unet(settings), head)
     fit(network, HCMLoss(head), 0)
     reader = copy.deepcopy(head).cpu()
 
     def answer(pictures: Tensor) -> tuple[Floats, Floats]:
-        output = _asked(network, pictures)
+        output = _run_network(network, pictures)
         score: Tensor = scores.anchored(output, lift.anchor) * lift.unit_
         return reader.decode(output).flatten(1).double().numpy(), score.flatten(1).mean(dim=1).double().numpy()
 
@@ -123,12 +119,21 @@ def hcm_lift(fit: Fit, y: Tensor, settings: dict[str, Any]) -> Answer:
 
 
 METHODS = {
-    "EDL": evidential,
-    "MC Dropout": dropout_passes,
-    "Ensemble": ensemble,
-    "HCM": hcm,
-    "HCM Lift": hcm_lift,
+    "EDL": fit_evidential,
+    "MC Dropout": fit_dropout,
+    "Ensemble": fit_ensemble,
+    "HCM": fit_hcm,
+    "HCM Lift": fit_hcm_lift,
 }
+
+
+def _average_maps(maps: list[Floats]) -> tuple[Floats, Floats]:
+    """Return the mean of several maps (n, H·W), and their spread as one number per picture."""
+    return np.mean(maps, axis=0), _root_mean_square(np.std(maps, axis=0))
+
+
+def _root_mean_square(sigma: Floats) -> Floats:
+    return np.sqrt(np.mean(sigma**2, axis=1))
 
 
 # --- networks ---
@@ -151,7 +156,7 @@ class _OnSphere(nn.Module):
         return SphericalOutput(direction / self.root, magnitude * self.root, mean)
 
 
-def _unet(settings: dict[str, Any], *, out_channels: int = 1, dropout: float = 0.0) -> UNet:
+def _make_unet(settings: dict[str, Any], *, out_channels: int = 1, dropout: float = 0.0) -> UNet:
     network = UNet(out_channels=out_channels, width=settings["width"])
     for block in (*network.down, network.bottleneck, *network.up):
         cast("nn.Sequential", block).append(nn.Dropout2d(dropout))
@@ -176,12 +181,13 @@ def train_network(network: nn.Module, loss: Loss, x: Tensor, y: Tensor, settings
 
 
 @torch.no_grad()
-def _asked(network: nn.Module, pictures: Tensor, *, dropping: bool = False) -> Any:
-    """What a network says, on the CPU; with dropout if asked, and always with the batch statistics of its training."""
+def _run_network(network: nn.Module, pictures: Tensor, *, dropping: bool = False) -> Any:
+    """Return the outputs of a network on the CPU, with dropout on request, and batch statistics as trained."""
     network.eval()
-    for layer in random_layers(network):
-        layer.train(dropping)
-    parts = [network(some) for some in pictures.split(_ASKED_AT_ONCE)]
+    for layer in network.modules():
+        if isinstance(layer, nn.Dropout2d):
+            layer.train(dropping)
+    parts = [network(some) for some in pictures.split(_BATCH_SIZE)]
     if isinstance(parts[0], Tensor):
         return torch.cat(parts).cpu()
     joined = [None if piece[0] is None else torch.cat(piece).cpu() for piece in zip(*parts, strict=True)]

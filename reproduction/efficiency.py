@@ -1,4 +1,4 @@
-"""What an answer with its score costs: table 8 of the paper."""
+"""Table 8: the cost of a prediction with its score."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import softmax
+from scipy.special import entr, softmax
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from onsphere._internal.validation import Floats
 from onsphere.baselines import FDBD, KNN, NCI, Detector, Mahalanobis, ViM, odin
-from onsphere.baselines.draws import classes_from_draws
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
-from onsphere.torch.attach import attach
-from onsphere.torch.networks import ResNet
-from onsphere.torch.training import seeded
-from reproduction.experiment import Claim, Report, compared
-from reproduction.networks import resnet18
+from onsphere.torch import ResNet, attach
+from reproduction.arguments import Floats
+from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.networks import fork_seed, resnet18
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "What a score costs (table 8)"
 
@@ -112,31 +109,31 @@ MANY_PASSES = ("Ensemble", "MC Dropout", "ODIN")
 
 @dataclass
 class Method:
-    """What the network is asked, what is made of its answers, and what is kept for that."""
+    """The passes of the network, the function that turns their outputs into scores, and everything to keep for that."""
 
-    ask: Callable[[Tensor], Any]
+    run: Callable[[Tensor], Any]
     score: Callable[[Any], Any]
     keeps: list[Any]
 
     def __call__(self, images: Tensor) -> Any:
-        return self.score(self.ask(images))
+        return self.score(self.run(images))
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
     """Count once, then let the methods take turns."""
     threads = torch.get_num_threads()
-    with seeded(seed), threadpool_limits(1):
+    with fork_seed(seed), threadpool_limits(1):
         torch.set_num_threads(1)
         try:
             methods = make_methods(settings, device)
             batch = torch.randn(settings["batch"], 3, SIZE, SIZE, device=device)
             found: dict[str, Any] = {}
             for done, (name, method) in enumerate(methods.items()):
-                report(done, 2 * len(methods), f"counts of {name}")
-                found[name] = counted(method, batch)
+                on_progress(done, 2 * len(methods), f"counts of {name}")
+                found[name] = count_costs(method, batch)
             for size, images, turns in zip(("one", "many"), (batch[:1], batch), settings["turns"], strict=True):
-                report(len(methods), 2 * len(methods), f"turns, {len(images)} image(s) at once")
-                for name, times in alternate(methods, images, turns, settings["few_turns"]).items():
+                on_progress(len(methods), 2 * len(methods), f"turns, {len(images)} image(s) at once")
+                for name, times in take_turns(methods, images, turns, settings["few_turns"]).items():
                     found[name][size] = times
         finally:
             torch.set_num_threads(threads)
@@ -147,7 +144,7 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
 
 
 def make_methods(settings: dict[str, Any], device: str) -> dict[str, Method]:
-    """All of them on one network; the ensemble has four more, and HCM a last layer of its own."""
+    """Return all methods on one network; the ensemble has four more, and HCM a last layer of its own."""
     network = NETWORKS[settings["network"]]().eval().to(device)
     known = torch.rand(settings["n_known"], network.n_features).numpy().astype(np.float64)
     weight, bias = (values.detach().double().cpu().numpy() for values in (network.linear.weight, network.linear.bias))
@@ -158,66 +155,67 @@ def make_methods(settings: dict[str, Any], device: str) -> dict[str, Method]:
         return features.cpu().numpy(), network.linear(features).cpu().numpy()
 
     methods = {
-        "MSP": Method(network, largest_probability, [network]),
-        "MSP again": Method(network, largest_probability, [network]),
-        "Energy": Method(network, energy, [network]),
+        "MSP": Method(network, score_msp, [network]),
+        "MSP again": Method(network, score_msp, [network]),
+        "Energy": Method(network, score_energy, [network]),
     }
     for name, make in DETECTORS.items():
         # The bias lifts the logits above zero, without which ViM has no scale.
         detector = make().fit(known, known @ weight.T + bias + 10.0, labels)
-        methods[name] = Method(features_and_logits, judged_by(detector), [network, *vars(detector).values()])
+        methods[name] = Method(features_and_logits, make_scorer(detector), [network, *vars(detector).values()])
         if name == "KNN":
             methods[name].keeps.append(known)
     members = [network, *(copy.deepcopy(network) for _ in range(N_MEMBERS - 1))]
     methods["Ensemble"] = Method(
-        lambda images: np.stack([member(images).cpu().numpy() for member in members]), mean_of, members
+        lambda images: np.stack([member(images).cpu().numpy() for member in members]), score_draws, members
     )
 
-    def once(images: Tensor) -> Floats:
+    def pass_once(images: Tensor) -> Floats:
         return network.linear(nn.functional.dropout(network.features(images), DROPOUT)).cpu().numpy()
 
     methods["MC Dropout"] = Method(
-        lambda images: np.stack([once(images) for _ in range(settings["n_passes"])]), mean_of, [network]
+        lambda images: np.stack([pass_once(images) for _ in range(settings["n_passes"])]), score_draws, [network]
     )
 
-    def seen(place: Tensor) -> Tensor:
-        return network(place.view_as(place))  # torch counts no gradients of the very tensor that a module is given
+    def pass_view(images: Tensor) -> Tensor:
+        return network(images.view_as(images))  # torch counts no gradients of the very tensor a module is called with
 
-    # ODIN runs the network twice and backwards, and gives a score at once.
-    methods["ODIN"] = Method(lambda images: odin(seen, images), lambda scores: scores, [network])
+    # ODIN runs the network forwards twice and backwards once, and returns the score itself.
+    methods["ODIN"] = Method(lambda images: odin(pass_view, images), lambda scores: scores, [network])
     hcm = attach(copy.deepcopy(network), N_CLASSES, embedding="onehot", mean=False)
     methods["HCM"] = Method(
-        hcm, lambda said: (hcm.decode(said).cpu().numpy(), hcm.uncertainty(said).cpu().numpy()), [hcm]
+        hcm, lambda output: (hcm.decode(output).cpu().numpy(), hcm.uncertainty(output).cpu().numpy()), [hcm]
     )
     return methods
 
 
-def largest_probability(logits: Tensor) -> Any:
+def score_msp(logits: Tensor) -> Any:
     probability, label = torch.softmax(logits, dim=1).max(dim=1)
     return label.cpu().numpy(), (1 - probability).cpu().numpy()
 
 
-def energy(logits: Tensor) -> Any:
+def score_energy(logits: Tensor) -> Any:
     return logits.argmax(dim=1).cpu().numpy(), -torch.logsumexp(logits, dim=1).cpu().numpy()
 
 
-def judged_by(detector: Detector) -> Callable[[Any], Any]:
-    def score(said: tuple[Floats, Floats]) -> Any:
-        return said[1].argmax(axis=1), detector.score(*said)
+def make_scorer(detector: Detector) -> Callable[[Any], Any]:
+    def score(features_and_logits: tuple[Floats, Floats]) -> Any:
+        return features_and_logits[1].argmax(axis=1), detector.score(*features_and_logits)
 
     return score
 
 
-def mean_of(logits: Floats) -> Any:
-    answer = classes_from_draws(softmax(logits, axis=2), "entropy")
-    return answer.label_index, answer.uncertainty
+def score_draws(logits: Floats) -> Any:
+    """Return the class of the mean probabilities over several passes (m, n, C), and their entropy."""
+    mean = softmax(logits, axis=2).mean(axis=0)
+    return mean.argmax(axis=1), entr(mean).sum(axis=1)
 
 
 # --- counts and times ---
 
 
-def counted(method: Method, batch: Tensor) -> dict[str, float]:
-    """What does not vary: parameters, multiplications per image, and megabytes. Fills the caches for the turns."""
+def count_costs(method: Method, batch: Tensor) -> dict[str, float]:
+    """Count what does not vary: parameters, multiplications per image, and megabytes. Also fills the caches."""
     networks = [each for each in method.keeps if isinstance(each, nn.Module)]
     arrays = [each for each in method.keeps if isinstance(each, np.ndarray)]
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -227,13 +225,13 @@ def counted(method: Method, batch: Tensor) -> dict[str, float]:
     return {
         "parameters": float(sum(each.numel() for network in networks for each in network.parameters())),
         "multiplications": counter.get_total_flops() / 2,
-        "megabytes": (sum(kept) + most_at_once(method, batch)) / 2**20,
+        "megabytes": (sum(kept) + measure_peak(method, batch)) / 2**20,
     }
 
 
-def most_at_once(method: Method, images: Tensor) -> float:
-    """Bytes of the tensors that an answer needs, at their most."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # or the profiler writes to the terminal
+def measure_peak(method: Method, images: Tensor) -> float:
+    """Return the peak number of bytes in tensors during a prediction."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # otherwise the profiler writes to the terminal
     profile: Any = torch.autograd.profiler.profile(profile_memory=True)
     with torch.no_grad(), profile:
         method(images)
@@ -242,14 +240,14 @@ def most_at_once(method: Method, images: Tensor) -> float:
     return float(np.max(np.cumsum([0, *(event.nbytes() for event in changes)])))
 
 
-def alternate(methods: dict[str, Method], images: Tensor, turns: int, few_turns: int) -> dict[str, dict[str, Any]]:
-    """Milliseconds per image of a whole answer and of its score alone, as medians; ratios to MSP turn by turn."""
+def take_turns(methods: dict[str, Method], images: Tensor, turns: int, few_turns: int) -> dict[str, dict[str, Any]]:
+    """Return median milliseconds per image, of all and of the score alone, and the ratios to MSP turn by turn."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
     for turn in range(turns):
         # Now in one order, now in the other, so that no method always follows a slow one.
         for name in methods if turn % 2 == 0 else reversed(methods):
             if turn < few_turns or name not in MANY_PASSES:
-                taken[name].append(timed(methods[name], images))
+                taken[name].append(time_answer(methods[name], images))
     first = taken["MSP"]
     return {
         name: {
@@ -262,49 +260,49 @@ def alternate(methods: dict[str, Method], images: Tensor, turns: int, few_turns:
     }
 
 
-def timed(method: Method, images: Tensor) -> tuple[float, float]:
-    """Seconds of an answer, and of the part after the network."""
+def time_answer(method: Method, images: Tensor) -> tuple[float, float]:
+    """Return the seconds of a prediction, and of the part after the network."""
     now = CLOCKS[images.device.type]
     with torch.no_grad():
         start = now()
-        said = method.ask(images)
-        asked = now()
-        method.score(said)
+        output = method.run(images)
+        middle = now()
+        method.score(output)
         end = now()
-    return end - start, end - asked
+    return end - start, end - middle
 
 
-def clock_of_gpu() -> float:
+def read_gpu_clock() -> float:
     torch.cuda.synchronize()
     return time.perf_counter()
 
 
-# Of the processor, one thread does not share its time with what else the machine does.
-CLOCKS = {"cpu": time.process_time, "cuda": clock_of_gpu}
+# On the processor, the time of one thread does not depend on what else the machine does.
+CLOCKS = {"cpu": time.process_time, "cuda": read_gpu_clock}
 
 
-# --- what is told ---
+# --- tables, claims and figures ---
 
 
-def ratio(name: str, size: str, run: dict[str, Any]) -> float:
-    """Time over that of MSP, the median over turns."""
+def time_ratio(name: str, size: str, run: dict[str, Any]) -> float:
+    """Return the time over that of MSP, the median over turns."""
     return statistics.median(run["methods"][name][size]["ratios"])
 
 
-def published(name: str, key: str) -> float:
-    """The paper's ratio to MSP, of the middles of its ranges."""
+def published_ratio(name: str, key: str) -> float:
+    """Return the paper's ratio to MSP, from the middles of its ranges."""
     return float(np.mean(PAPER[name][key]) / np.mean(PAPER["MSP"][key]))
 
 
 def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ratios to MSP, the paper's beside ours, then our own figures."""
+    """Return ratios to MSP, the paper's and ours, then our own figures."""
     n = runs[0]["batch"]
-    # What is told, how it is found, and the paper's.
+    # The quantity, the function that computes it, and its name in PAPER.
     quantities: list[tuple[str, Callable[[str, dict[str, Any]], float], str | None]] = [
-        (f"time over MSP, {n} at once", lambda name, run: ratio(name, "many", run), "time"),
-        (f"throughput over MSP, {n} at once", lambda name, run: 1 / ratio(name, "many", run), "throughput"),
+        (f"time over MSP, {n} at once", lambda name, run: time_ratio(name, "many", run), "time"),
+        (f"throughput over MSP, {n} at once", lambda name, run: 1 / time_ratio(name, "many", run), "throughput"),
         ("memory over MSP", lambda name, run: megabytes(name, run) / megabytes("MSP", run), "memory"),
-        ("time over MSP, 1 at once", lambda name, run: ratio(name, "one", run), None),
+        ("time over MSP, 1 at once", lambda name, run: time_ratio(name, "one", run), None),
         ("latency, 1 at once (ms)", lambda name, run: run["methods"][name]["one"]["milliseconds"], None),
         (f"throughput, {n} at once (images/s)", lambda name, run: 1000 / per_image(name, run), None),
         (f"scoring, {n} at once (µs/image)", lambda name, run: 1000 * run["methods"][name]["many"]["scoring"], None),
@@ -315,8 +313,8 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for quantity, find, key in quantities:
         for name in (*PAPER, "MSP again"):
-            paper = published(name, key) if key and name in PAPER else None
-            rows.append(compared(paper, [find(name, run) for run in runs], quantity=quantity, method=name))
+            paper = published_ratio(name, key) if key and name in PAPER else None
+            rows.append(make_row(paper, [find(name, run) for run in runs], quantity=quantity, method=name))
     return rows
 
 
@@ -328,13 +326,13 @@ def per_image(name: str, run: dict[str, Any]) -> float:
     return run["methods"][name]["many"]["milliseconds"]
 
 
-def claims(runs: list[dict[str, Any]]) -> list[Claim]:
-    """What the paper concludes from its table."""
-    found = {name: statistics.mean(ratio(name, "many", run) for run in runs) for name in (*PAPER, "MSP again")}
+def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:
+    """Check what the paper concludes from its table."""
+    found = {name: statistics.mean(time_ratio(name, "many", run) for run in runs) for name in (*PAPER, "MSP again")}
     again = [value for run in runs for value in run["methods"]["MSP again"]["many"]["ratios"]]
     low, high = min(again), max(again)
     fastest = min(PAPER, key=lambda name: found[name])
-    paper = {name: published(name, "time") for name in PAPER}
+    paper = {name: published_ratio(name, "time") for name in PAPER}
     return [
         Claim(
             "HCM costs what MSP costs, but for noise",
@@ -362,16 +360,16 @@ def claims(runs: list[dict[str, Any]]) -> list[Claim]:
 
 
 def draw(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Times over that of MSP, ours and the paper's."""
+    """Draw times over that of MSP, ours and the paper's."""
     import matplotlib.pyplot as plt
 
     names = list(PAPER)
     figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for size, marker, label in (("many", "o", f"{runs[0]['batch']} at once"), ("one", "D", "1 at once")):
-        ours = [statistics.mean(ratio(name, size, run) for run in runs) for name in names]
+        ours = [statistics.mean(time_ratio(name, size, run) for run in runs) for name in names]
         colour = BLUE if size == "many" else ORANGE
         ax.scatter(ours, range(len(names)), marker=marker, color=colour, s=36, zorder=3, label=f"ours, {label}")
-    paper = [published(name, "time") for name in names]
+    paper = [published_ratio(name, "time") for name in names]
     ax.scatter(paper, range(len(names)), marker="|", color=GREY, s=140, zorder=2, label="paper (GPU)")
     ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1)
     ax.set_xscale("log")

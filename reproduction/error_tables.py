@@ -1,4 +1,4 @@
-"""What Tables 3 and 4 share: their columns, how a method gets its figures, and what is claimed of the correlations.
+"""The columns of Tables 3 and 4, the figures of a method, and the claims about correlations.
 
 A run holds these figures as run["metrics"][method][metric].
 """
@@ -10,32 +10,31 @@ from typing import Any
 
 import numpy as np
 
-from onsphere import metrics
-from onsphere._internal.validation import Floats
-from onsphere.calibration import Calibration
-from reproduction.experiment import Claim, compared
+from onsphere import Calibration, metrics
+from reproduction.arguments import Floats
+from reproduction.experiment import Claim, make_row
 
 __all__ = [
     "METRICS",
     "RIVALS",
     "VARIANTS",
-    "best_correlations",
-    "calibrated_metrics",
-    "correlation_claims",
+    "average",
+    "check_correlations",
+    "compute_metrics",
     "coverage_gap",
-    "listed",
-    "mean",
-    "metric_rows",
-    "outline",
-    "short",
+    "draw_outline",
+    "find_best_correlations",
+    "format_figures",
+    "make_metric_rows",
+    "round_figures",
 ]
 
 METRICS = ("cov@1σ", "cov@2σ", "cov@3σ", "Pearson", "Spearman", "ECE_reg", "RMSE")
 RIVALS, VARIANTS = ("EDL", "MC Dropout", "Ensemble"), ("HCM", "HCM Lift")
 
 
-def calibrated_metrics(held_out: Calibration, tested: Calibration) -> dict[str, float]:
-    """The figures of the table, with the temperature of the held-out rows."""
+def compute_metrics(held_out: Calibration, tested: Calibration) -> dict[str, float]:
+    """Return the figures of the table, with the temperature of the held-out rows."""
     error, uncertainty = tested.error, held_out.temperature * tested.uncertainty
     coverage = [metrics.coverage_at_sigma(error, uncertainty, k=k) for k in (1, 2, 3)]
     correlation = metrics.pearson(error, uncertainty), metrics.spearman(error, uncertainty)
@@ -43,12 +42,12 @@ def calibrated_metrics(held_out: Calibration, tested: Calibration) -> dict[str, 
     return dict(zip(METRICS, (*coverage, *correlation, *rest), strict=True))
 
 
-def metric_rows(
+def make_metric_rows(
     runs: Sequence[dict[str, Any]], paper: Mapping[str, Sequence[float]], methods: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row for every method and metric; some methods are not in the paper."""
+    """Return a row for every method and metric; some methods are not in the paper."""
     return [
-        compared(
+        make_row(
             paper[method][index] if method in paper else None,
             [run["metrics"][method][metric] for run in runs],
             method=method,
@@ -59,48 +58,48 @@ def metric_rows(
     ]
 
 
-def correlation_claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
-    """The paper's main claim, of its own HCM and of ours in its place."""
+def check_correlations(runs: Sequence[dict[str, Any]]) -> list[Claim]:
+    """Check the paper's main claim, for its own HCM and for ours in its place."""
     found: list[Claim] = []
     for variant in VARIANTS:
-        for metric, is_best in best_correlations(runs, variant).items():
-            values = {method: mean(runs, method, metric) for method in (*RIVALS, variant)}
+        for metric, is_best in find_best_correlations(runs, variant).items():
+            values = {method: average(runs, method, metric) for method in (*RIVALS, variant)}
             text = f"{variant} has the highest {metric} of four methods"
-            found.append(Claim(text, is_best, listed(values), ours=variant != "HCM"))
+            found.append(Claim(text, is_best, format_figures(values), ours=variant != "HCM"))
     return found
 
 
-def best_correlations(runs: Sequence[dict[str, Any]], method: str = "HCM Lift") -> dict[str, bool]:
-    """For Pearson and Spearman, whether the method's mean over seeds is above those of its three rivals."""
+def find_best_correlations(runs: Sequence[dict[str, Any]], method: str = "HCM Lift") -> dict[str, bool]:
+    """Return, for Pearson and Spearman, whether the method's mean over seeds is above those of its three rivals."""
     return {
-        metric: all(mean(runs, method, metric) > mean(runs, rival, metric) for rival in RIVALS)
+        metric: all(average(runs, method, metric) > average(runs, rival, metric) for rival in RIVALS)
         for metric in ("Pearson", "Spearman")
     }
 
 
-def mean(runs: Sequence[dict[str, Any]], method: str, metric: str) -> float:
-    """Over seeds."""
+def average(runs: Sequence[dict[str, Any]], method: str, metric: str) -> float:
+    """Return the mean over seeds."""
     return float(np.mean([run["metrics"][method][metric] for run in runs]))
 
 
 def coverage_gap(runs: Sequence[dict[str, Any]], method: str) -> float:
-    """Mean distance of the coverages from those of a Gaussian."""
+    """Return the mean distance of the coverages from those of a Gaussian."""
     wanted = {"cov@1σ": 0.68, "cov@2σ": 0.95, "cov@3σ": 0.997}
-    return float(np.mean([abs(mean(runs, method, metric) - share) for metric, share in wanted.items()]))
+    return float(np.mean([abs(average(runs, method, metric) - share) for metric, share in wanted.items()]))
 
 
-def listed(values: Mapping[str, float]) -> str:
-    """Figures by method, for a claim."""
+def format_figures(values: Mapping[str, float]) -> str:
+    """Return figures by method as text, for a claim."""
     return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
-def short(values: Floats) -> list[float]:
-    """Five digits of each number, to keep."""
+def round_figures(values: Floats) -> list[float]:
+    """Round each number to five digits, for the file of a run."""
     return [float(f"{value:.5g}") for value in values]
 
 
-def outline(ax: Any, values: Floats, edges: Floats, **style: Any) -> None:
-    """A histogram as a line: of several methods, bars would hide each other."""
+def draw_outline(ax: Any, values: Floats, edges: Floats, **style: Any) -> None:
+    """Draw a histogram as a line, because the bars of several methods would hide each other."""
     counts, _ = np.histogram(values, edges)
     ax.plot((edges[1:] + edges[:-1]) / 2, counts / len(values), marker=".", linewidth=2, **style)
     ax.spines[["top", "right"]].set_visible(False)

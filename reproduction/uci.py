@@ -1,4 +1,4 @@
-"""Table 11 and Figure 6: six UCI sets whose test rows are noised, and which method knows where it errs then."""
+"""Table 11 and Figure 6: six UCI sets with noised test rows, and which method knows where it is wrong then."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import Floats
-from onsphere.baselines.dropout import MCDropout
-from onsphere.baselines.ensemble import DeepEnsemble
-from onsphere.baselines.evidential import Evidential
+from onsphere import Duplicate, HCMRegressor
+from onsphere.baselines import DeepEnsemble, Evidential, MCDropout
 from onsphere.metrics import (
     excess_aurc,
     interval_coverage,
@@ -21,13 +19,22 @@ from onsphere.metrics import (
     pearson,
     spearman,
 )
-from onsphere.models import HCMRegressor
 from onsphere.plots import GREY, LEGEND, PALETTE, REFERENCE
-from onsphere.sphere import Duplicate
-from reproduction.experiment import Claim, Report, compared
-from reproduction.tabular import TRAINING, Split, network, split_rows
+from reproduction.arguments import Floats
+from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.tabular import TRAINING, Split, make_network, split_rows
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "best_correlations", "claims", "draw", "measure", "tabulate"]
+__all__ = [
+    "ABOUT",
+    "PAPER",
+    "PRESETS",
+    "TITLE",
+    "check_claims",
+    "draw",
+    "find_best_correlations",
+    "measure",
+    "tabulate",
+]
 
 TITLE = "UCI: noised inputs on six tables (Table 11, Figure 6)"
 
@@ -109,27 +116,29 @@ PAPER: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 
-def measure(settings: Mapping[str, Any], seed: int, *, data: Path, device: str, report: Report) -> dict[str, Any]:
-    """One seed: every method on every set."""
+def measure(
+    settings: Mapping[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Measure every method on every set."""
     found: dict[str, dict[str, Any]] = {}
     total = len(settings["sets"]) * len(METHODS)
     for name in settings["sets"]:
         split = split_rows(name, seed, data=data)
         noise = np.random.default_rng([seed, 1]).normal(size=split.test[0].shape)
         found[name] = {"spread": split.spread, "methods": {}}
-        for method, model in _models(settings, split, seed, device).items():
-            report(sum(len(each["methods"]) for each in found.values()), total, f"{name}, {method}")
+        for method, model in _make_models(settings, split, seed, device).items():
+            on_progress(sum(len(each["methods"]) for each in found.values()), total, f"{name}, {method}")
             model.fit(*split.train).calibrate(*split.validation)
-            found[name]["methods"][method] = _judged(model, split, noise)
+            found[name]["methods"][method] = _measure_method(model, split, noise)
     return {"sets": found}
 
 
-def _models(settings: Mapping[str, Any], split: Split, seed: int, device: str) -> dict[str, Any]:
+def _make_models(settings: Mapping[str, Any], split: Split, seed: int, device: str) -> dict[str, Any]:
     n_rows = len(split.train[1])
-    plain = network(settings, n_rows, device=device)
+    plain = make_network(settings, n_rows, device=device)
     models = (
         Evidential(plain, random_state=seed),
-        MCDropout(network(settings, n_rows, device=device, dropout=0.1), n_passes=50, random_state=seed),
+        MCDropout(make_network(settings, n_rows, device=device, dropout=0.1), n_passes=50, random_state=seed),
         DeepEnsemble(plain, n_members=5, random_state=seed),
         HCMRegressor(plain, embedding=Duplicate(standardize=False), decoder="product", random_state=seed),
         HCMRegressor(plain, embedding="lift", decoder="mean", uncertainty_score="anchored", random_state=seed),
@@ -139,27 +148,27 @@ def _models(settings: Mapping[str, Any], split: Split, seed: int, device: str) -
     return dict(zip(METHODS, models, strict=True))
 
 
-def _judged(model: Any, split: Split, noise: Floats) -> dict[str, Any]:
-    """The figures of one method: of clean rows, at every noise, and the confidences that are drawn."""
+def _measure_method(model: Any, split: Split, noise: Floats) -> dict[str, Any]:
+    """Return the figures of one method: on clean rows, at every noise, and the confidences for the figures."""
     X, y = split.test
     clean = model.assess(X, coverage=COVERAGE)
     confidence_of = model.calibration_.confidence
     found: dict[str, Any] = {
         "coverage": float(interval_coverage(y, clean.lower, clean.upper)),
-        "validation": _thinned(confidence_of(model.calibration_.uncertainty, normalization="shift")),
+        "validation": _thin(confidence_of(model.calibration_.uncertainty, normalization="shift")),
         "noised": [],
         "noises": {},
     }
     for name, sigma in NOISES.items():
         answer = model.assess(X + sigma * noise)
         confidence = confidence_of(answer.uncertainty, normalization="shift")
-        found["noises"][name] = _figures(np.abs(answer.value - y), answer.uncertainty, confidence)
+        found["noises"][name] = _compute_figures(np.abs(answer.value - y), answer.uncertainty, confidence)
         if name == "5":
-            found["noised"] = _thinned(confidence)
+            found["noised"] = _thin(confidence)
     return found
 
 
-def _figures(error: Floats, uncertainty: Floats, confidence: Floats) -> dict[str, float]:
+def _compute_figures(error: Floats, uncertainty: Floats, confidence: Floats) -> dict[str, float]:
     stretched = (confidence - confidence.min()) / (np.ptp(confidence) or 1.0)
     return {
         "MI": monotonicity_index(error, stretched),
@@ -173,28 +182,28 @@ def _figures(error: Floats, uncertainty: Floats, confidence: Floats) -> dict[str
     }
 
 
-def _thinned(confidence: Floats) -> list[float]:
-    """So many of the confidences, from the highest to the lowest."""
+def _thin(confidence: Floats) -> list[float]:
+    """Return N_POINTS of the confidences, from the highest to the lowest."""
     return np.quantile(confidence, np.linspace(1, 0, N_POINTS)).round(4).tolist()
 
 
 def tabulate(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Table 11 at σ = 5, with the figures at a variance of 5 and the coverage of intervals beside it."""
+    """Return the rows of Table 11 at σ = 5, with the figures at a variance of 5, and the coverage of intervals."""
     rows: list[dict[str, Any]] = []
     for name in runs[0]["sets"]:
         for metric in METRICS:
             for method in METHODS:
                 published = PAPER.get(name, {}).get(method)
                 paper = None if published is None else published[METRICS.index(metric)]
-                row = compared(paper, _per_seed(runs, name, method, metric), set=name, metric=metric, method=method)
-                rows.append(row | {"ours, variance 5": _mean(runs, name, method, metric, "variance 5")})
+                row = make_row(paper, _collect(runs, name, method, metric), set=name, metric=metric, method=method)
+                rows.append(row | {"ours, variance 5": _average(runs, name, method, metric, "variance 5")})
         for method in METHODS:
             coverage = [run["sets"][name]["methods"][method]["coverage"] for run in runs]
-            rows.append(compared(None, coverage, set=name, metric="coverage of 90 % intervals", method=method))
+            rows.append(make_row(None, coverage, set=name, metric="coverage of 90 % intervals", method=method))
     return rows
 
 
-def _per_seed(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> list[float]:
+def _collect(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> list[float]:
     found = [run["sets"][name] for run in runs]
     values = [each["methods"][method]["noises"][noise][metric] for each in found]
     if name == "yacht" and metric in {"ICE", "E-AURC", "RMSE"}:
@@ -202,14 +211,14 @@ def _per_seed(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric:
     return values
 
 
-def _mean(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> float:
-    return float(np.mean(_per_seed(runs, name, method, metric, noise)))
+def _average(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> float:
+    return float(np.mean(_collect(runs, name, method, metric, noise)))
 
 
-def best_correlations(
+def find_best_correlations(
     runs: Sequence[Mapping[str, Any]], method: str = "HCM Lift", *, noise: str = "5"
 ) -> dict[str, bool]:
-    """For each set and correlation, whether the method's mean over seeds is above those of its three rivals.
+    """Return, for each set and correlation, whether the method's mean over seeds is above those of its rivals.
 
     Parameters
     ----------
@@ -217,7 +226,7 @@ def best_correlations(
         From `measure`.
     method : str, default "HCM Lift"
     noise : str, default "5"
-        Its standard deviation, or "variance 5".
+        The standard deviation of the noise, or "variance 5".
 
     Returns
     -------
@@ -225,26 +234,26 @@ def best_correlations(
         Keys like "concrete Pearson": 12 for the six sets.
     """
     return {
-        f"{name} {metric}": _best(runs, name, method, metric, noise)
+        f"{name} {metric}": _is_best(runs, name, method, metric, noise)
         for name in runs[0]["sets"]
         for metric in CORRELATIONS
     }
 
 
-def _best(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> bool:
+def _is_best(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> bool:
     sign = 1.0 if metric in HIGH_IS_GOOD else -1.0
-    rivals = [sign * _mean(runs, name, rival, metric, noise) for rival in RIVALS]
-    return sign * _mean(runs, name, method, metric, noise) > max(rivals)
+    rivals = [sign * _average(runs, name, rival, metric, noise) for rival in RIVALS]
+    return sign * _average(runs, name, method, metric, noise) > max(rivals)
 
 
-def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """What the paper concludes from Table 11 and Figure 6, and what we add."""
+def check_claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """Check what the paper concludes from Table 11 and Figure 6, and what we add."""
     sets = list(runs[0]["sets"])
     most = len(CORRELATIONS) * len(sets) // 2 + 1
     found: list[Claim] = []
     for method in ("HCM", "HCM standardised", "HCM Lift"):
-        best = best_correlations(runs, method)
-        weaker = best_correlations(runs, method, noise="variance 5")
+        best = find_best_correlations(runs, method)
+        weaker = find_best_correlations(runs, method, noise="variance 5")
         lost = ", ".join(name for name, is_best in best.items() if not is_best) or "none"
         found.append(
             Claim(
@@ -264,7 +273,7 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
         ("MC Dropout", "hardly varies under noise", none, none),
         ("EDL", "hardly varies under noise", none, none),
     ):
-        means = {name: _mean(runs, name, method, "confidence") for name in sets}
+        means = {name: _average(runs, name, method, "confidence") for name in sets}
         # Below the confidence of every validation row.
         n_dropped = sum(mean < LOWEST_ON_VALIDATION for mean in means.values())
         figures = ", ".join(f"{name} {mean:.2f}" for name, mean in means.items())
@@ -278,7 +287,7 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
         )
     for name, metrics in ALL_BEST.items():
         if name in sets:
-            held = [metric for metric in metrics if _best(runs, name, "HCM", metric)]
+            held = [metric for metric in metrics if _is_best(runs, name, "HCM", metric)]
             text = f"on {name}, HCM is best in {', '.join(metrics)}"
             found.append(Claim(text, len(held) == len(metrics), f"in {', '.join(held) or 'none'}"))
     coverage = [np.mean([run["sets"][name]["methods"]["HCM Lift"]["coverage"] for name in sets]) for run in runs]
@@ -294,35 +303,37 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
 
 
 def draw(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figure 6, and how correlation and confidence change with the noise."""
+    """Draw Figure 6, and how correlation and confidence change with the noise."""
 
-    def shift(ax: Any, name: str, method: str, style: Mapping[str, Any]) -> None:
+    def draw_shift(ax: Any, name: str, method: str, style: Mapping[str, Any]) -> None:
         found = [run["sets"][name]["methods"][method] for run in runs]
         share = np.linspace(0, 1, N_POINTS)
         ax.plot(share - 1, np.mean([each["validation"] for each in found], axis=0), **style)
         ax.plot(share, np.mean([each["noised"] for each in found], axis=0), label=method, **style)
         ax.set(xlim=(-1, 1), ylim=(-0.03, 1.05), xticks=[-0.5, 0.5], xticklabels=["validation", "noised test, σ = 5"])
 
-    def by_noise(metric: str) -> Any:
-        def curve(ax: Any, name: str, method: str, style: Mapping[str, Any]) -> None:
+    def draw_by_noise(metric: str) -> Any:
+        def draw_curve(ax: Any, name: str, method: str, style: Mapping[str, Any]) -> None:
             sigmas = {key: sigma for key, sigma in NOISES.items() if key != "variance 5"}
-            ax.plot(sigmas.values(), [_mean(runs, name, method, metric, key) for key in sigmas], label=method, **style)
+            ax.plot(
+                sigmas.values(), [_average(runs, name, method, metric, key) for key in sigmas], label=method, **style
+            )
 
-        return curve
+        return draw_curve
 
-    shifted = _panels(runs, shift, "Confidence, rows sorted by it")
+    shifted = _draw_panels(runs, draw_shift, "Confidence, rows sorted by it")
     for ax in shifted.axes:
         ax.axvline(0, **REFERENCE)
         ax.axhline(LOWEST_ON_VALIDATION, color=GREY, linewidth=0.8)
     return {
         "shift": shifted,
-        "spearman": _panels(runs, by_noise("Spearman"), "Spearman of score and error", "σ of the noise"),
-        "confidence": _panels(runs, by_noise("confidence"), "Mean confidence", "σ of the noise"),
+        "spearman": _draw_panels(runs, draw_by_noise("Spearman"), "Spearman of score and error", "σ of the noise"),
+        "confidence": _draw_panels(runs, draw_by_noise("confidence"), "Mean confidence", "σ of the noise"),
     }
 
 
-def _panels(runs: Sequence[Mapping[str, Any]], paint: Any, y_label: str, x_label: str = "") -> Any:
-    """A panel for each set, three in a row, in which every method is painted."""
+def _draw_panels(runs: Sequence[Mapping[str, Any]], paint: Any, y_label: str, x_label: str = "") -> Any:
+    """Draw a panel for each set, three in a row, with every method in it."""
     import matplotlib.pyplot as plt
 
     sets = list(runs[0]["sets"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 
-from onsphere._internal.validation import Floats, check_number, parameter_error
 from onsphere.baselines import MSP, Detector, Mahalanobis
-from onsphere.baselines.detector import Indices
+from reproduction.arguments import Floats
 
 __all__ = ["HUQ", "huq"]
 
@@ -24,10 +24,10 @@ def huq(
     delta_max: float = 0.9,
     alpha: float = 0.1,
 ) -> Floats:
-    """Two uncertainties in one ranking, shape (n,), with values in [0, 1].
+    """Return two uncertainties combined in one ranking, shape (n,), with values in [0, 1].
 
     A rank is the share of training rows below, ties counted by half. Rows of an epistemic rank up to `delta_min` are
-    known: among themselves they are ranked by ambiguity, as shares of all training rows, and those of an ambiguity
+    known: they are ranked by ambiguity among themselves, as shares of all training rows, and those with an ambiguity
     rank above `delta_max` by that rank. All others get (1 − α) times their epistemic and α times their ambiguity rank.
 
     Parameters
@@ -44,8 +44,6 @@ def huq(
     >>> huq(np.array([9.5, 0.0]), np.array([0.0, 9.5]), train, train, delta_min=0.5, alpha=0.2).round(3)
     array([0.81, 1.  ])
     """
-    for name, value in (("delta_min", delta_min), ("delta_max", delta_max), ("alpha", alpha)):
-        check_number("huq", name, value, above=0.0, below=1.0, closed="both")
     strange, ambiguous = _rank(epistemic, train_epistemic), _rank(aleatoric, train_aleatoric)
     is_known = strange <= delta_min
     among_known = train_aleatoric[_rank(train_epistemic, train_epistemic) <= delta_min]
@@ -69,17 +67,17 @@ class HUQ(Detector):
     Vazhentsev, Kuzmin, Tsvigun, Panchenko, Panov, Burtsev and Shelmanov, "Hybrid Uncertainty Quantification for
     Selective Text Classification in Ambiguous Tasks", ACL 2023. There ranks are taken among the rows to be judged and
     the three numbers are searched on labelled rows; here ranks are among the training rows, so that a row's score
-    does not depend on its company, and the numbers are given.
+    does not depend on the other rows, and the numbers are given.
 
-    Cost: those of both detectors, and a sorted list of the training rows' scores. Fails where training rows look far
+    Cost: that of both detectors, and a sorted list of the training rows' scores. Fails where training rows look far
     more certain than new ones: most new rows then share the highest ranks.
 
     Parameters
     ----------
     epistemic : Detector, optional
-        Of strangeness; by default `Mahalanobis()`. `KNN()` is one of density.
+        Measures strangeness; by default `Mahalanobis()`. `KNN()` measures density.
     aleatoric : Detector, optional
-        Of ambiguity; by default `MSP()`. `Entropy()` is another.
+        Measures ambiguity; by default `MSP()`.
     delta_min : float in [0, 1], default 0.1
         Rows up to this rank of strangeness are known.
     delta_max : float in [0, 1], default 0.9
@@ -122,24 +120,13 @@ class HUQ(Detector):
         self.delta_max = delta_max
         self.alpha = alpha
 
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
-        for name in ("delta_min", "delta_max", "alpha"):
-            check_number(self, name, getattr(self, name), above=0.0, below=1.0, closed="both")
-        self.epistemic_ = self._part("epistemic", Mahalanobis())
-        self.aleatoric_ = self._part("aleatoric", MSP())
+    def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
+        self.epistemic_ = _copy(self.epistemic, Mahalanobis())
+        self.aleatoric_ = _copy(self.aleatoric, MSP())
         self._train = [
             part.fit(features, logits, label_index).score(features, logits)
             for part in (self.epistemic_, self.aleatoric_)
         ]
-
-    def _part(self, name: str, default: Detector) -> Detector:
-        given = getattr(self, name)
-        if given is None:
-            return default
-        if not isinstance(given, Detector):
-            raise parameter_error(self, name, "a Detector, for example KNN(), or None", given)
-        fresh: Any = clone(given)
-        return fresh
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return huq(
@@ -150,3 +137,8 @@ class HUQ(Detector):
             delta_max=self.delta_max,
             alpha=self.alpha,
         )
+
+
+def _copy(given: Detector | None, default: Detector) -> Detector:
+    fresh: Any = clone(default if given is None else given)
+    return fresh

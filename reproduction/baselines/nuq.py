@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere._internal.validation import Floats, check_number
-from onsphere.baselines.detector import Detector, Indices
-from onsphere.errors import InvalidInputError
+from onsphere.baselines import Detector
+from reproduction.arguments import Floats
 
 __all__ = ["NUQ", "nuq"]
 
@@ -20,9 +19,14 @@ _ROWS_FOR_BANDWIDTH = 2000
 
 
 def nuq(
-    log_kernel: Floats, neighbour_labels: Indices, frequencies: Floats, n_features: int, *, prior_weight: float = 1.0
+    log_kernel: Floats,
+    neighbour_labels: NDArray[np.intp],
+    frequencies: Floats,
+    n_features: int,
+    *,
+    prior_weight: float = 1.0,
 ) -> tuple[Floats, Floats]:
-    """Logarithms of the aleatoric and the epistemic uncertainty, each of shape (n,).
+    """Return the logarithms of the aleatoric and the epistemic uncertainty, each of shape (n,).
 
     With the Nadaraya–Watson estimate η of the class probabilities, the first is log(1 − max η) and the second
     log(2·√(2/π)·τ), where τ² = η(1 − η)·‖K‖² / (n·hᵈ·density) is the variance of the estimate for the likeliest class.
@@ -30,14 +34,14 @@ def nuq(
     Parameters
     ----------
     log_kernel : array of shape (n, k)
-        −‖x − x_i‖²/(2h²) for the k nearest training rows. A normalised Gaussian kernel is understood.
+        −‖x − x_i‖²/(2h²) for the k nearest training rows, of a normalised Gaussian kernel.
     neighbour_labels : array of shape (n, k)
         Their classes, as numbers.
     frequencies : array of shape (C,)
         Of the classes among all training rows.
     n_features : int
     prior_weight : float, default 1.0
-        So many further neighbours, at distance 0 and of all classes by their frequencies, count towards η.
+        The number of extra neighbours at distance 0, shared among all classes by their frequencies, in η.
 
     Examples
     --------
@@ -70,13 +74,13 @@ class NUQ(Detector):
     """Nonparametric uncertainty: a kernel estimate of class probabilities, and how far it can itself be trusted.
 
     The share of other classes around a row is its ambiguity; where training rows are few, the estimate has a large
-    variance and this adds up to it. All is done in logarithms, so that the score grows without bound far from the data.
+    variance, which is added. All is computed in logarithms, so that the score grows without bound far from the data.
 
     Kotelevskii, Artemenkov, Fedyanin, Noskov, Fishkov, Shelmanov, Vazhentsev, Petiushko and Panov, "Nonparametric
     Uncertainty Quantification for Single Deterministic Neural Network", NeurIPS 2022.
 
-    Cost: all training rows are stored, O(np) per row. Fails with many features that carry noise, where all rows are
-    about equally far, and with one bandwidth where classes differ in density.
+    Cost: all training rows are stored, O(np) per row. Fails with many noisy features, where all rows are about equally
+    far, and where classes differ in density, because there is one bandwidth.
 
     Parameters
     ----------
@@ -85,8 +89,8 @@ class NUQ(Detector):
         Standard deviation of the Gaussian kernel. By default the median distance of training rows to their farthest
         neighbour of `n_neighbors`, the upper end of the range that the paper searches.
     prior_weight : float, default 1.0
-        So many rows of all classes, by their frequencies, are thought of as lying at each place, which keeps
-        probabilities off 0 and 1.
+        The number of extra rows assumed at each place, of all classes by their frequencies. It keeps probabilities
+        away from 0 and 1.
 
     Attributes
     ----------
@@ -113,36 +117,22 @@ class NUQ(Detector):
         self.bandwidth = bandwidth
         self.prior_weight = prior_weight
 
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
-        check_number(self, "n_neighbors", self.n_neighbors, above=1, closed="left", whole=True)
-        check_number(self, "prior_weight", self.prior_weight, above=0.0)
-        if len(features) <= self.n_neighbors:
-            raise InvalidInputError(
-                f"NUQ needs more rows than n_neighbors={self.n_neighbors}. Got {len(features)}. "
-                "Pass more rows, or choose fewer neighbours."
-            )
+    def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
         self._labels = label_index
         self._rows = features
         self.frequencies_ = np.bincount(label_index, minlength=logits.shape[1]) / len(features)
         self._neighbours = NearestNeighbors(n_neighbors=self.n_neighbors, algorithm="brute").fit(features)
-        if self.bandwidth is None:
-            self.bandwidth_ = self._usual_distance()
-        else:
-            check_number(self, "bandwidth", self.bandwidth, above=0.0)
-            self.bandwidth_ = float(self.bandwidth)
+        self.bandwidth_ = self._choose_bandwidth() if self.bandwidth is None else float(self.bandwidth)
 
-    def _usual_distance(self) -> float:
+    def _choose_bandwidth(self) -> float:
         rows = self._rows[:: math.ceil(len(self._rows) / _ROWS_FOR_BANDWIDTH)]
         # One neighbour more, because each row is its own nearest.
         distances = self._neighbours.kneighbors(rows, n_neighbors=self.n_neighbors + 1)[0][:, -1]
         # Rows that coincide have no distances to go by; any bandwidth serves them.
         return float(np.median(distances)) or 1.0
 
-    def score_parts(self, features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
-        """Logarithms of the aleatoric and the epistemic uncertainty of each row; the score is that of their sum."""
-        return self._parts(self._known_tables(features, logits)[0])
-
-    def _parts(self, features: Floats) -> tuple[Floats, Floats]:
+    def _score_parts(self, features: Floats) -> tuple[Floats, Floats]:
+        """Return the logarithms of the aleatoric and the epistemic uncertainty of each row."""
         nearest = self._neighbours.kneighbors(features, return_distance=False)
         # Taken again from the rows: the search multiplies out squares and loses digits where rows are close.
         squares = np.array([np.sum((self._rows[column] - features) ** 2, axis=1) for column in nearest.T]).T
@@ -152,4 +142,4 @@ class NUQ(Detector):
         )
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
-        return np.logaddexp(*self._parts(features))
+        return np.logaddexp(*self._score_parts(features))

@@ -1,21 +1,18 @@
-"""RAU: a head on the sphere, trained so that it is sure where it is right and unsure where it is wrong."""
+"""RAU: a head on the sphere, trained to be certain where it is right and uncertain where it is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
+from numpy.typing import NDArray
 from torch import Tensor
 
-from onsphere._internal.validation import Floats, check_fitted, check_number, make_random_state
-from onsphere.baselines.detector import Detector, Indices, check_squares, check_table, check_width
-from onsphere.baselines.softmax import msp
-from onsphere.sphere import geometry
+from onsphere.baselines import Detector, msp
+from onsphere.sphere.geometry import split
+from reproduction.arguments import Floats, make_random_state
 
 __all__ = ["RAU", "label_vectors", "rau_loss", "spherical_logits"]
 
@@ -24,7 +21,7 @@ _TINY = 1e-12
 
 
 def label_vectors(n_classes: int) -> Floats:
-    """One unit vector per class, spread evenly over the sphere: all at the same angle, shape (C, C).
+    """Return one unit vector per class, spread evenly over the sphere: all at the same angle, shape (C, C).
 
     Examples
     --------
@@ -37,8 +34,8 @@ def label_vectors(n_classes: int) -> Floats:
     return centered * np.sqrt(n_classes / (n_classes - 1.0))
 
 
-def spherical_logits(features: ArrayLike, weight: Floats, bias: Floats, *, scale: float = 16.0) -> Floats:
-    """Scaled cosines between mapped features and the label vectors, shape (n, C).
+def spherical_logits(features: Floats, weight: Floats, bias: Floats, *, scale: float = 16.0) -> Floats:
+    """Return the scaled cosines between mapped features and the label vectors, shape (n, C).
 
     Parameters
     ----------
@@ -50,20 +47,19 @@ def spherical_logits(features: ArrayLike, weight: Floats, bias: Floats, *, scale
     Examples
     --------
     >>> import numpy as np
-    >>> spherical_logits([[3.0, 0.0], [0.0, 2.0]], np.eye(2), np.zeros(2), scale=2.0).round(3).tolist()
+    >>> spherical_logits(np.array([[3.0, 0.0], [0.0, 2.0]]), np.eye(2), np.zeros(2), scale=2.0).round(3).tolist()
     [[1.414, -1.414], [-1.414, 1.414]]
     """
-    mapped = check_table("spherical_logits", "features", features) @ weight.T + bias
-    return scale * geometry.split(mapped)[0] @ label_vectors(len(bias)).T
+    return scale * split(features @ weight.T + bias)[0] @ label_vectors(len(bias)).T
 
 
 def rau_loss(log_probabilities: Tensor, label_index: Tensor, *, threshold: float = 0.5) -> Tensor:
-    """The rebalanced accuracy-uncertainty loss of a batch, a scalar.
+    """Return the rebalanced accuracy-uncertainty loss of a batch, a scalar.
 
     Rows are accurate or not and, by their entropy u, certain or not. With weights c·(1 − tanh u) for certain and
     c·tanh u for uncertain rows, c being the largest probability of accurate rows and one minus it for others, the loss
     is log(1 + n_AU/(n_AC + n_AU) + n_IC/(n_IC + n_IU)). Each kind of row is balanced by itself, so that the many
-    accurate rows do not drown the few inaccurate ones. Slopes go through u alone.
+    accurate rows do not drown the few inaccurate ones. Gradients flow through u alone.
 
     Parameters
     ----------
@@ -85,7 +81,7 @@ def rau_loss(log_probabilities: Tensor, label_index: Tensor, *, threshold: float
     entropy = -(log_probabilities.exp() * log_probabilities).sum(dim=1)
     is_right, is_certain = predicted == label_index, entropy <= threshold
     doubt = torch.tanh(entropy)
-    # A constant to the slopes: a wrong row could otherwise lower the loss by being surer still.
+    # Without a gradient: a wrong row could otherwise lower the loss by being even more certain.
     confidence = torch.where(is_right, largest, 1.0 - largest).detach()
     weight = confidence * torch.where(is_certain, 1.0 - doubt, doubt)
 
@@ -102,22 +98,22 @@ class RAU(Detector):
     """A linear head on the sphere, trained with cross-entropy and the rebalanced accuracy-uncertainty loss.
 
     Features are mapped onto the sphere and compared with label vectors spread evenly over it, which keeps logits
-    bounded; the second loss asks for certainty where the head is right and for doubt where it is wrong. The score is
+    bounded; the second loss rewards certainty where the head is right and doubt where it is wrong. The score is
     one minus the head's largest probability.
 
     Gong, Liu, Yang, Cai, Wan, Chen, Zhu and Wang, "Confidence Calibration for Intent Detection via Hyperspherical
     Space and Rebalanced Accuracy-Uncertainty Loss", AAAI 2022. There the whole network is trained; here features stay
-    as they are and a linear map of them is.
+    as they are, and a linear map of them is trained.
 
     Cost: a short training with Adam to fit, O(pC) per row. Fails far out, where only the direction of the mapped
-    features counts, and where the head makes no mistakes on its training rows, from which doubt would be learned.
+    features counts, and where the head makes no mistakes on its training rows to learn doubt from.
 
     Parameters
     ----------
     scale : float, default 16.0
         Logits are cosines times this; the largest probability cannot come closer to 1 than it allows.
     rau_weight : float, default 1.0
-        Weight of the rebalanced loss beside cross-entropy; 0 leaves it out.
+        Weight of the rebalanced loss, which is added to the cross-entropy; 0 leaves it out.
     threshold : float, default 0.5
         Entropy in nats up to which a row is certain.
     n_steps : int, default 1000
@@ -139,8 +135,10 @@ class RAU(Detector):
     >>> labels = np.arange(200) % 2
     >>> features = rng.normal(size=(200, 2)) + 5.0 * np.eye(2)[labels]
     >>> detector = RAU(n_steps=100, random_state=0).fit(features, features, labels)
-    >>> detector.predict([[5.0, 0.0], [0.0, 5.0]]).tolist()
-    [0, 1]
+    >>> rows = np.array([[5.0, 0.0], [2.5, 2.4]])
+    >>> clear, unclear = detector.score(rows, rows)
+    >>> bool(clear < unclear)
+    True
     """
 
     weight_: Floats
@@ -165,33 +163,11 @@ class RAU(Detector):
         self.learning_rate = learning_rate
         self.random_state = random_state
 
-    def predict_proba(self, features: ArrayLike) -> Floats:
-        """The head's own class probabilities, shape (n, C)."""
-        return np.asarray(softmax(self._own_logits(features), axis=1))
-
-    def predict(self, features: ArrayLike) -> NDArray[Any]:
-        """The head's own labels, shape (n,)."""
-        best = self._own_logits(features).argmax(axis=1)
-        return self.classes_[best]
-
-    def _own_logits(self, features: ArrayLike) -> Floats:
-        check_fitted(self, "classes_")
-        rows = check_table(self, "features", features)
-        check_width(self, "features", rows, self.n_features_in_)
-        check_squares(self, rows)
-        return spherical_logits(rows, self.weight_, self.bias_, scale=self.scale)
-
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return msp(spherical_logits(features, self.weight_, self.bias_, scale=self.scale))
 
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
-        for name in ("scale", "learning_rate"):
-            check_number(self, name, getattr(self, name), above=0.0)
-        for name in ("rau_weight", "threshold"):
-            check_number(self, name, getattr(self, name), above=0.0, closed="left")
-        for name in ("n_steps", "batch_size"):
-            check_number(self, name, getattr(self, name), above=1, closed="left", whole=True)
-        seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
+    def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
+        seed = int(make_random_state("RAU", self.random_state).randint(2**31 - 1))
         # Trained on standardised features, so that one learning rate serves all; kept in terms of those given.
         center, scale = features.mean(axis=0), features.std(axis=0)
         scale = np.where(scale > 0.0, scale, 1.0)
@@ -199,7 +175,9 @@ class RAU(Detector):
         self.weight_ = weight / scale
         self.bias_ = bias - self.weight_ @ center
 
-    def _train(self, columns: Floats, label_index: Indices, n_classes: int, seed: int) -> tuple[Floats, Floats]:
+    def _train(
+        self, columns: Floats, label_index: NDArray[np.intp], n_classes: int, seed: int
+    ) -> tuple[Floats, Floats]:
         # A generator of its own leaves the caller's random numbers alone.
         generator = torch.Generator().manual_seed(seed)
         rows, labels = torch.as_tensor(columns), torch.as_tensor(label_index)
@@ -210,7 +188,7 @@ class RAU(Detector):
         parameters = [weight.requires_grad_(), bias.requires_grad_()]
         optimizer = torch.optim.Adam(parameters, lr=self.learning_rate)
         with torch.enable_grad():
-            for batch in islice(_batches(len(rows), self.batch_size, generator), self.n_steps):
+            for batch in islice(_draw_batches(len(rows), self.batch_size, generator), self.n_steps):
                 mapped = torch.nn.functional.normalize(rows[batch] @ weight.T + bias, dim=1)
                 log_probabilities = torch.log_softmax(self.scale * mapped @ vectors.T, dim=1)
                 loss = torch.nn.functional.nll_loss(log_probabilities, labels[batch])
@@ -223,7 +201,7 @@ class RAU(Detector):
         return weight.detach().numpy(), bias.detach().numpy()
 
 
-def _batches(n_rows: int, batch_size: int, generator: torch.Generator) -> Generator[Tensor]:
-    """Batches of rows without end, in a new order each time all have been seen."""
+def _draw_batches(n_rows: int, batch_size: int, generator: torch.Generator) -> Generator[Tensor]:
+    """Yield batches of rows without end, in a new order each time all have been seen."""
     while True:
         yield from torch.randperm(n_rows, generator=generator).split(batch_size)

@@ -1,4 +1,10 @@
-"""Readers of standard formats, makers of synthetic sets, and simulated wafers with the optics behind them."""
+"""Readers of standard formats, makers of synthetic sets, and simulated wafers with the optics behind them.
+
+>>> from reproduction.data import make_toy
+>>> X, y, sigma = make_toy(100, random_state=0)
+>>> X.shape
+(100, 1)
+"""
 
 from reproduction.data.depth import load_nyu
 from reproduction.data.ellipsometry import EllipsometrySpectra, load_ellipsometry
@@ -35,8 +41,8 @@ from reproduction.data.wafers import (
     WAFER_KINDS,
     WaferBenchmark,
     Wafers,
+    make_wafer_benchmark,
     make_wafers,
-    wafer_benchmark,
     wafer_spectra,
 )
 
@@ -70,6 +76,7 @@ __all__ = [
     "load_uci",
     "make_noise_1d",
     "make_toy",
+    "make_wafer_benchmark",
     "make_wafers",
     "maxwell_garnett",
     "ncs_from_angles",
@@ -80,6 +87,5 @@ __all__ = [
     "stack_amplitudes",
     "stack_powers",
     "stack_reflection",
-    "wafer_benchmark",
     "wafer_spectra",
 ]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_number, check_option, missing_extra_error
-from reproduction.data.files import broken_file, data_root, existing_file, read_npz, where_to_get
+from reproduction.arguments import check_count, check_option, import_package
+from reproduction.data.files import advise, broken_file_error, read_npz, require_file, resolve_folder
 
 __all__ = ["load_nyu"]
 
@@ -28,7 +28,7 @@ _FULL, _CROP = (480, 640), (slice(44, 471), slice(40, 601))
 def load_nyu(
     split: str = "train", *, size: int = 64, folder: str | Path | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Read one part of the official split, 795 pictures to learn from and 654 to be tested on.
+    """Read one part of the official split, 795 pictures for training and 654 for testing.
 
     The authors' file of 2.8 GB is read picture by picture, cropped to where depth was measured and resized bilinearly;
     one with small pictures is read as it is.
@@ -49,14 +49,11 @@ def load_nyu(
         In metres.
     """
     check_option("load_nyu", "split", split, ("train", "test"))
-    check_number("load_nyu", "size", size, above=1, closed="left", whole=True)
-    try:
-        import h5py
-    except ImportError:
-        raise missing_extra_error("load_nyu", "h5py", "data") from None
-    base = data_root(folder) / "nyu_v2"
-    advice = where_to_get(_SOURCE, folder)
-    path = existing_file(base / _FILE, advice)
+    check_count("load_nyu", "size", size)
+    h5py = import_package("h5py", needed_by="load_nyu")
+    base = resolve_folder(folder) / "nyu_v2"
+    advice = advise(_SOURCE, folder)
+    path = require_file(base / _FILE, advice)
     try:
         with h5py.File(path, "r") as file:
             pictures: Any = file["images"]
@@ -66,14 +63,14 @@ def load_nyu(
             images = np.empty((len(which), size, size, 3), dtype=np.uint8)
             metres = np.empty((len(which), size, size), dtype=np.float32)
             for row, index in enumerate(which.tolist()):
-                # MATLAB keeps x before y.
-                images[row] = _fitted(np.asarray(pictures[index]).transpose(2, 1, 0), size)
-                metres[row] = _fitted(np.asarray(depths[index], dtype=np.float32).T, size)
-    except (OSError, KeyError, RuntimeError) as error:  # as h5py words a file cut short, or without these arrays
-        raise broken_file(path, "an HDF5 file with the arrays images and depths", error) from None
+                # MATLAB stores x before y.
+                images[row] = _resize(np.asarray(pictures[index]).transpose(2, 1, 0), size)
+                metres[row] = _resize(np.asarray(depths[index], dtype=np.float32).T, size)
+    except (OSError, KeyError, RuntimeError) as error:  # h5py's errors for a file cut short, or without these arrays
+        raise broken_file_error(path, "an HDF5 file with the arrays images and depths", error) from None
     wrong = ~(np.isfinite(metres) & (metres > 0))
     if wrong.any():
-        raise broken_file(path, "depths that are finite and above 0", f"{int(wrong.sum())} that are not")
+        raise broken_file_error(path, "depths that are finite and above 0", f"{int(wrong.sum())} that are not")
     return images, metres
 
 
@@ -82,15 +79,15 @@ def _check_layout(path: Path, pictures: Any, depths: Any) -> None:
     fits = len(shapes[1]) == 3 and 0 not in shapes[1] and shapes[0] == (shapes[1][0], 3, *shapes[1][1:])
     if not fits or pictures.dtype != np.uint8 or depths.dtype.kind != "f":
         expected = "images of uint8 and shape (n, 3, width, height) with depths of floats and shape (n, width, height)"
-        raise broken_file(path, expected, f"shapes {shapes[0]} and {shapes[1]}")
+        raise broken_file_error(path, expected, f"shapes {shapes[0]} and {shapes[1]}")
 
 
 def _read_split(base: Path, split: str, n_pictures: int, advice: str) -> NDArray[np.int64]:
-    """Rows of one part, counted from 0."""
+    """Read the rows of one part, counted from 0."""
     from scipy.io import loadmat
 
     original, plain = base / "splits.mat", base / "splits.npz"
-    path = original if original.is_file() else existing_file(plain, advice)
+    path = original if original.is_file() else require_file(plain, advice)
     expected = f"the rows of {split!r} among {n_pictures} pictures"
     try:
         if path == original:
@@ -98,19 +95,18 @@ def _read_split(base: Path, split: str, n_pictures: int, advice: str) -> NDArray
         else:
             which = read_npz(path, split)[0].ravel().astype(np.int64)
     except Exception as error:  # scipy, numpy and zipfile raise many kinds
-        raise broken_file(path, expected, error) from None
+        raise broken_file_error(path, expected, error) from None
     if which.size == 0 or which.min() < 0 or which.max() >= n_pictures:
-        raise broken_file(path, expected, f"{which.size} rows from {which.min(initial=0)} to {which.max(initial=0)}")
+        raise broken_file_error(
+            path, expected, f"{which.size} rows from {which.min(initial=0)} to {which.max(initial=0)}"
+        )
     return which
 
 
-def _fitted(picture: NDArray[Any], size: int) -> NDArray[Any]:
-    """A picture, or a map of floats, at size × size."""
+def _resize(picture: NDArray[Any], size: int) -> NDArray[Any]:
+    """Resize a picture, or a map of floats, to size × size."""
     if picture.shape[:2] == (size, size):
         return picture
-    try:
-        from PIL import Image
-    except ImportError:
-        raise missing_extra_error("load_nyu", "pillow", "data") from None
+    image = import_package("PIL.Image", needed_by="load_nyu", install_as="pillow")
     inner = picture[_CROP] if picture.shape[:2] == _FULL else picture
-    return np.asarray(Image.fromarray(np.ascontiguousarray(inner)).resize((size, size), Image.Resampling.BILINEAR))
+    return np.asarray(image.fromarray(np.ascontiguousarray(inner)).resize((size, size), image.Resampling.BILINEAR))

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import Floats
-from onsphere.errors import InvalidInputError
-from reproduction.data.files import broken_file, data_root, existing_file, read_npz, where_to_get
+from reproduction.arguments import Floats
+from reproduction.data.files import advise, broken_file_error, read_npz, require_file, resolve_folder
 
 __all__ = ["EllipsometrySpectra", "load_ellipsometry"]
 
@@ -32,6 +31,7 @@ _PARAMETERS = {
     "Eg": "gap",
     "Ep": "transition",
 }
+_ADVICE = "Make the file again from its source."
 _SPECTRA, _FITTED = "spectra_ncs.npz", "fit_params_Surface_Layer.csv"
 _MATERIALS = {"silicon": "nk_Si_JAW.csv", "native_oxide": "nk_NTVE_JAW.csv", "void": "nk_Void.csv"}
 
@@ -45,7 +45,7 @@ class EllipsometrySpectra:
     ncs : array of shape (n, 3, w)
         N = cos 2Ψ, C = sin 2Ψ cos Δ and S = sin 2Ψ sin Δ, as in `optics.ellipsometric_ncs`.
     energies : array of shape (w,)
-        Of the photons, in electronvolts, falling.
+        Of the photons, in electronvolts, descending.
     wavelengths : array of shape (w,)
         In vacuum, in nanometres.
     sample : array of str of shape (n,)
@@ -82,9 +82,9 @@ def load_ellipsometry(*, folder: str | Path | None = None) -> EllipsometrySpectr
     -------
     EllipsometrySpectra
     """
-    base = data_root(folder) / "ellipsometry"
+    base = resolve_folder(folder) / "ellipsometry"
     for file in (_SPECTRA, _FITTED, *_MATERIALS.values()):
-        existing_file(base / file, where_to_get(_SOURCE, folder))
+        require_file(base / file, advise(_SOURCE, folder))
     ncs, energies, sample = _read_spectra(base / _SPECTRA)
     fitted = _read_table(base / _FITTED, list(_PARAMETERS), len(ncs))
     tables = {
@@ -106,16 +106,16 @@ def _read_spectra(path: Path) -> tuple[Floats, Floats, NDArray[np.str_]]:
     try:
         ncs, energies, sample = read_npz(path, "ncs", "energy_eV", "sample")
     except Exception as error:  # numpy and zipfile raise many kinds
-        raise _broken(path, expected, error) from None
+        raise broken_file_error(path, expected, error, advice=_ADVICE) from None
     fits = ncs.ndim == 3 and ncs.shape[1:] == (3, *energies.shape) and sample.shape == ncs.shape[:1]
     if not fits or ncs.dtype.kind != "f" or energies.dtype.kind != "f" or sample.dtype.kind != "U":
         got = f"ncs {ncs.dtype} {ncs.shape}, energy_eV {energies.dtype} {energies.shape}, sample {sample.shape}"
-        raise _broken(path, expected, got)
+        raise broken_file_error(path, expected, got, advice=_ADVICE)
     return ncs.astype(np.float64), energies.astype(np.float64), sample
 
 
 def _read_table(path: Path, columns: list[str], n_rows: int) -> dict[str, Floats]:
-    """Columns of a CSV file by the names in its first line."""
+    """Read columns of a CSV file by the names in its first line."""
     expected = f"a CSV file with the columns {', '.join(columns)} and {n_rows} rows of finite numbers"
     try:
         names, *rows = path.read_text(encoding="utf-8-sig").splitlines() or [""]
@@ -126,9 +126,5 @@ def _read_table(path: Path, columns: list[str], n_rows: int) -> dict[str, Floats
         if not np.isfinite(values).all():
             raise ValueError("values that are not finite")
     except ValueError as error:  # also a missing column, a word among numbers, bytes that are no text
-        raise _broken(path, expected, str(error)) from None
+        raise broken_file_error(path, expected, str(error), advice=_ADVICE) from None
     return dict(zip(columns, values.T, strict=True))
-
-
-def _broken(path: Path, expected: str, got: object) -> InvalidInputError:
-    return broken_file(path, expected, got, advice="Make the file again from its source.")

@@ -1,15 +1,15 @@
-"""The image sets that CIFAR-10 is told apart from, by name: at 32×32 pixels, and scaled for its networks."""
+"""CIFAR-10 and the image sets to tell it apart from, by name: at 32×32 pixels, and scaled for its networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from onsphere._internal.validation import check_option
-from onsphere.sphere.geometry import Array
-from reproduction.data.files import data_root, missing_file, where_to_get
+from reproduction.arguments import check_option
+from reproduction.data.files import advise, missing_file_error, resolve_folder
 from reproduction.data.images import (
     Images,
     Labels,
@@ -21,13 +21,13 @@ from reproduction.data.images import (
     resize_images,
 )
 
-__all__ = ["IMAGE_SETS", "load_image_set", "normalized_images"]
+__all__ = ["IMAGE_SETS", "load_image_set", "normalize_images"]
 
 
-def _folders(folder: str | Path | None, place: str, source: str) -> tuple[Images, Labels]:
-    path = data_root(folder) / place
+def _read_folders(folder: str | Path | None, place: str, source: str) -> tuple[Images, Labels]:
+    path = resolve_folder(folder) / place
     if not path.exists():
-        raise missing_file(path, where_to_get(source, folder))
+        raise missing_file_error(path, advise(source, folder))
     return load_image_folder(path)
 
 
@@ -36,19 +36,19 @@ _DTD = "DTD from the University of Oxford (https://www.robots.ox.ac.uk/~vgg/data
 _READERS: dict[str, Callable[[str | Path | None], tuple[Images, Labels]]] = {
     "CIFAR-10": lambda folder: load_cifar10("test", folder=folder),
     "CIFAR-100": lambda folder: load_cifar100("test", folder=folder),
-    "Tiny ImageNet": lambda folder: _folders(folder, "tiny-imagenet-200/val", _TINY),
+    "Tiny ImageNet": lambda folder: _read_folders(folder, "tiny-imagenet-200/val", _TINY),
     "MNIST": lambda folder: load_mnist("test", folder=folder),
     "SVHN": lambda folder: load_svhn("test", folder=folder),
-    "DTD": lambda folder: _folders(folder, "dtd/images", _DTD),
+    "DTD": lambda folder: _read_folders(folder, "dtd/images", _DTD),
 }
 IMAGE_SETS = tuple(_READERS)
 
-# Of ImageNet, by channel.
+# The mean and deviation of ImageNet, by channel.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def load_image_set(name: str, *, folder: str | Path | None = None) -> tuple[Images, Labels]:
-    """The test images of a set.
+    """Read the test images of a set.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ def load_image_set(name: str, *, folder: str | Path | None = None) -> tuple[Imag
     return resize_images(images), labels
 
 
-def normalized_images(pixels: Array) -> Array:
-    """Bytes as floats with the mean and the deviation of ImageNet taken off, of numpy or torch.
+def normalize_images(pixels: Any) -> Any:
+    """Return bytes as floats, standardised with the mean and deviation of ImageNet, in numpy or torch.
 
     Parameters
     ----------
@@ -81,12 +81,12 @@ def normalized_images(pixels: Array) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> normalized_images(np.full((1, 3, 2, 2), 255, dtype=np.uint8))[0, :, 0, 0].round(2)
+    >>> normalize_images(np.full((1, 3, 2, 2), 255, dtype=np.uint8))[0, :, 0, 0].round(2)
     array([2.25, 2.43, 2.64], dtype=float32)
     """
     xp = array_namespace(pixels)
 
-    def by_channel(values: tuple[float, ...]) -> Array:
+    def shape_channels(values: tuple[float, ...]) -> Any:
         return xp.reshape(xp.asarray(values, dtype=xp.float32, device=device(pixels)), (3, 1, 1))
 
-    return (xp.astype(pixels, xp.float32) / 255 - by_channel(_MEAN)) / by_channel(_DEVIATION)
+    return (xp.astype(pixels, xp.float32) / 255 - shape_channels(_MEAN)) / shape_channels(_DEVIATION)

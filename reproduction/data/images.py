@@ -1,8 +1,8 @@
 """Image sets in the formats they are published in: CIFAR batches, idx files, SVHN's .mat and folders of images.
 
 Images come as uint8 of shape (n, H, W, 3), labels as int64 of shape (n,). Files are not trusted: a CIFAR batch is a
-pickle, and a pickle can name any function for its reader to call. The reader here knows five names, answers them with
-stand-ins of its own, and refuses every other.
+pickle, and a pickle can name any function for its reader to call. The reader here knows five names, replaces them with
+stand-ins of its own, and rejects every other.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_number, check_option, missing_extra_error
-from onsphere.errors import InvalidInputError
-from reproduction.data.files import broken_file, data_root, existing_file, missing_file, where_to_get
+from onsphere import InvalidInputError
+from reproduction.arguments import check_count, check_option, import_package
+from reproduction.data.files import advise, broken_file_error, missing_file_error, require_file, resolve_folder
 
 __all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_mnist", "load_svhn", "resize_images"]
 
@@ -32,7 +32,7 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".ppm"}
 
 
 def load_cifar10(split: str = "train", *, folder: str | Path | None = None) -> tuple[Images, Labels]:
-    """CIFAR-10 from the folder `cifar-10-batches-py` of its Python version.
+    """Read CIFAR-10 from the folder `cifar-10-batches-py` of its Python version.
 
     Parameters
     ----------
@@ -47,23 +47,23 @@ def load_cifar10(split: str = "train", *, folder: str | Path | None = None) -> t
     """
     check_option("load_cifar10", "split", split, _SPLITS)
     names = [f"data_batch_{number}" for number in range(1, 6)] if split == "train" else ["test_batch"]
-    base, advice = data_root(folder) / "cifar-10-batches-py", where_to_get(f"CIFAR-10 {_TORONTO}", folder)
-    parts = [_read_cifar(existing_file(base / name, advice), b"labels", 10) for name in names]
+    base, advice = resolve_folder(folder) / "cifar-10-batches-py", advise(f"CIFAR-10 {_TORONTO}", folder)
+    parts = [_read_cifar(require_file(base / name, advice), b"labels", 10) for name in names]
     return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
 def load_cifar100(split: str = "train", *, folder: str | Path | None = None) -> tuple[Images, Labels]:
-    """CIFAR-100, with its fine labels, from the folder `cifar-100-python` of its Python version.
+    """Read CIFAR-100, with its fine labels, from the folder `cifar-100-python` of its Python version.
 
     Parameters and returns are those of `load_cifar10`.
     """
     check_option("load_cifar100", "split", split, _SPLITS)
-    path = existing_file(data_root(folder) / "cifar-100-python" / split, where_to_get(f"CIFAR-100 {_TORONTO}", folder))
+    path = require_file(resolve_folder(folder) / "cifar-100-python" / split, advise(f"CIFAR-100 {_TORONTO}", folder))
     return _read_cifar(path, b"fine_labels", 100)
 
 
 def load_mnist(split: str = "train", *, folder: str | Path | None = None) -> tuple[Images, Labels]:
-    """MNIST from the idx files in `MNIST/raw`, unpacked; the grey value is repeated in all three channels.
+    """Read MNIST from the idx files in `MNIST/raw`, unpacked; the grey value is repeated in all three channels.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ def load_mnist(split: str = "train", *, folder: str | Path | None = None) -> tup
     labels : int64 array of shape (n,)
     """
     check_option("load_mnist", "split", split, _SPLITS)
-    base, advice = data_root(folder) / "MNIST" / "raw", where_to_get(_MNIST, folder)
+    base, advice = resolve_folder(folder) / "MNIST" / "raw", advise(_MNIST, folder)
     prefix = "train" if split == "train" else "t10k"
-    pixels = _read_idx(existing_file(base / f"{prefix}-images-idx3-ubyte", advice), 3)
-    path = existing_file(base / f"{prefix}-labels-idx1-ubyte", advice)
-    labels = _labels(path, _read_idx(path, 1), 10)
+    pixels = _read_idx(require_file(base / f"{prefix}-images-idx3-ubyte", advice), 3)
+    path = require_file(base / f"{prefix}-labels-idx1-ubyte", advice)
+    labels = _check_labels(path, _read_idx(path, 1), 10)
     if len(pixels) != len(labels):
         raise InvalidInputError(
             f"Expected as many labels as images in {base}. Got {len(pixels)} images and {len(labels)} labels. "
@@ -91,27 +91,27 @@ def load_mnist(split: str = "train", *, folder: str | Path | None = None) -> tup
 
 
 def load_svhn(split: str = "train", *, folder: str | Path | None = None) -> tuple[Images, Labels]:
-    """SVHN, format 2 (cropped digits), from `svhn/train_32x32.mat` or `test_32x32.mat`; the class 10 is the digit 0.
+    """Read SVHN, format 2 (cropped digits), from `svhn/train_32x32.mat` or `test_32x32.mat`.
 
-    Parameters and returns are those of `load_cifar10`, with `svhn` in the folder.
+    The class 10 is the digit 0. Parameters and returns are those of `load_cifar10`, with `svhn` in the folder.
     """
     from scipy.io import loadmat
 
     check_option("load_svhn", "split", split, _SPLITS)
-    path = existing_file(data_root(folder) / "svhn" / f"{split}_32x32.mat", where_to_get(_SVHN, folder))
+    path = require_file(resolve_folder(folder) / "svhn" / f"{split}_32x32.mat", advise(_SVHN, folder))
     try:
         content = loadmat(path, variable_names=["X", "y"])
         pixels, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
-    except Exception as error:  # scipy raises whatever its parser stumbled over
-        raise broken_file(path, "a MATLAB file with the arrays X and y", error) from None
+    except Exception as error:  # scipy raises whatever its parser ran into
+        raise broken_file_error(path, "a MATLAB file with the arrays X and y", error) from None
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or 0 in pixels.shape or pixels.shape[2:] != (3, len(labels)):
         got = f"X of {pixels.dtype} and shape {pixels.shape}, and {len(labels)} label(s)"
-        raise broken_file(path, "X of uint8 and shape (32, 32, 3, n) with n labels", got)
-    return np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), _labels(path, labels, 11) % 10
+        raise broken_file_error(path, "X of uint8 and shape (32, 32, 3, n) with n labels", got)
+    return np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)), _check_labels(path, labels, 11) % 10
 
 
 def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labels]:
-    """Images in one folder per class, resized to squares; classes are numbered by the order of the folders' names.
+    """Read images in one folder per class, resized to squares; classes are numbered in the order of the folder names.
 
     Parameters
     ----------
@@ -124,11 +124,11 @@ def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labe
     images : uint8 array of shape (n, size, size, 3)
     labels : int64 array of shape (n,)
     """
-    check_number("load_image_folder", "size", size, above=1, closed="left", whole=True)
-    image_module = _pillow("load_image_folder")
+    check_count("load_image_folder", "size", size)
+    image_module = import_package("PIL.Image", needed_by="load_image_folder", install_as="pillow")
     root = Path(path)
     if not root.exists():
-        raise missing_file(root, "Give the path of a folder with one folder of images per class.")
+        raise missing_file_error(root, "Give the path of a folder with one folder of images per class.")
     folders = sorted(child for child in root.iterdir() if child.is_dir()) if root.is_dir() else []
     images: list[Images] = []
     labels: list[int] = []
@@ -136,9 +136,9 @@ def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labe
         for file in sorted(child for child in folder.iterdir() if child.suffix.lower() in _SUFFIXES):
             try:
                 with image_module.open(file) as opened:
-                    images.append(_pixels(opened, size))
+                    images.append(_resize(opened, size))
             except Exception as error:  # as many kinds as there are formats
-                raise broken_file(file, "an image", error) from None
+                raise broken_file_error(file, "an image", error) from None
             labels.append(label)
     if not images:
         raise InvalidInputError(
@@ -149,7 +149,7 @@ def load_image_folder(path: str | Path, *, size: int = 32) -> tuple[Images, Labe
 
 
 def resize_images(images: Images, size: int = 32) -> Images:
-    """Bring images to size × size pixels, bilinearly.
+    """Resize images to size × size pixels, bilinearly.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def resize_images(images: Images, size: int = 32) -> Images:
     >>> resize_images(np.zeros((2, 28, 28, 3), dtype=np.uint8)).shape
     (2, 32, 32, 3)
     """
-    check_number("resize_images", "size", size, above=1, closed="left", whole=True)
+    check_count("resize_images", "size", size)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise InvalidInputError(
             f"Expected images of uint8 and shape (n, H, W, 3). Got {images.dtype} and shape {images.shape}. "
@@ -174,29 +174,21 @@ def resize_images(images: Images, size: int = 32) -> Images:
         )
     if images.shape[1:3] == (size, size):
         return images
-    image_module = _pillow("resize_images")
+    image_module = import_package("PIL.Image", needed_by="resize_images", install_as="pillow")
     result = np.empty((len(images), size, size, 3), dtype=np.uint8)
     for index, pixels in enumerate(images):
-        result[index] = _pixels(image_module.fromarray(pixels), size)
+        result[index] = _resize(image_module.fromarray(pixels), size)
     return result
 
 
-def _labels(path: Path, given: NDArray[Any], n_classes: int) -> Labels:
-    """Labels of any kind of number as int64, where each is one of the classes."""
+def _check_labels(path: Path, given: NDArray[Any], n_classes: int) -> Labels:
+    """Return labels of any kind of number as int64; raise unless each is one of the classes."""
     if given.ndim != 1 or given.dtype.kind not in "iuf" or not np.isin(given, np.arange(n_classes)).all():
-        raise broken_file(path, f"labels that are whole numbers from 0 to {n_classes - 1}", "others")
+        raise broken_file_error(path, f"labels that are whole numbers from 0 to {n_classes - 1}", "others")
     return given.astype(np.int64)
 
 
-def _pillow(what: str) -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise missing_extra_error(what, "pillow", "report") from None
-    return Image
-
-
-def _pixels(image: Any, size: int) -> Images:
+def _resize(image: Any, size: int) -> Images:
     from PIL.Image import Resampling
 
     colours = image.convert("RGB")
@@ -207,16 +199,16 @@ def _pixels(image: Any, size: int) -> Images:
 
 
 def _read_idx(path: Path, n_dimensions: int) -> NDArray[np.uint8]:
-    """An idx file of bytes: 0, 0, the type 8, the number of dimensions, their sizes, then the values."""
+    """Read an idx file of bytes: 0, 0, the type 8, the number of dimensions, their sizes, then the values."""
     content = path.read_bytes()
     n_header = 4 + 4 * n_dimensions
     if len(content) < n_header or content[:4] != bytes([0, 0, 8, n_dimensions]):
         expected = f"an idx file of bytes with {n_dimensions} dimension(s)"
-        raise broken_file(path, expected, f"{len(content)} byte(s) that start with {content[:4].hex()!r}")
+        raise broken_file_error(path, expected, f"{len(content)} byte(s) that start with {content[:4].hex()!r}")
     shape = struct.unpack(f">{n_dimensions}I", content[4:n_header])
     n_values = len(content) - n_header
     if n_values == 0 or n_values != np.prod(shape, dtype=object):
-        raise broken_file(path, f"an idx file of shape {shape} with at least one value", f"{n_values} value(s)")
+        raise broken_file_error(path, f"an idx file of shape {shape} with at least one value", f"{n_values} value(s)")
     return np.frombuffer(content, dtype=np.uint8, offset=n_header).reshape(shape)
 
 
@@ -233,12 +225,12 @@ def _read_cifar(path: Path, label_key: bytes, n_classes: int) -> tuple[Images, L
                 raise ValueError("no image")
             images = pixels.reshape(len(labels), 3, 32, 32).transpose(0, 2, 3, 1)
         except Exception as error:  # a broken pickle can raise anything
-            raise broken_file(path, expected, error) from None
-    return np.ascontiguousarray(images), _labels(path, labels, n_classes)
+            raise broken_file_error(path, expected, error) from None
+    return np.ascontiguousarray(images), _check_labels(path, labels, n_classes)
 
 
 class _ArrayRecord:
-    """What a pickle says of an array: shape and bytes, read only at the end and by us."""
+    """An array as a pickle describes it: shape and bytes, read only at the end and by us."""
 
     _state: tuple[Any, ...] = ()
 
@@ -253,13 +245,13 @@ class _ArrayRecord:
 
 
 class _DtypeRecord:
-    """What a pickle says of a dtype: its name."""
+    """A dtype as a pickle describes it: its name."""
 
     def __init__(self, name: str | bytes, *_: Any) -> None:
         self.name = name.decode("ascii") if isinstance(name, bytes) else name
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Byte order and the like, which bytes have not."""
+        """Ignore byte order and the like, which bytes do not have."""
 
 
 def _record_array(*_: Any) -> _ArrayRecord:
@@ -267,7 +259,7 @@ def _record_array(*_: Any) -> _ArrayRecord:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes into an old pickle; whatever codec is named, only this one is meant."""
+    """Return bytes as Python 3 writes them into an old pickle: the codec is always this one, whatever is named."""
     return text.encode("latin1")
 
 
@@ -281,12 +273,12 @@ _STAND_INS: dict[tuple[str, str], Any] = {
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Reads dicts, lists, numbers, strings, bytes and arrays of bytes; imports and calls nothing."""
+    """A reader of dicts, lists, numbers, strings, bytes and arrays of bytes; imports and calls nothing."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:
             return _STAND_INS[module_name, global_name]
         except KeyError:
             raise pickle.UnpicklingError(
-                f"it asks for {module_name}.{global_name}, which no CIFAR batch needs; nothing was run"
+                f"it contains {module_name}.{global_name}, which no CIFAR batch needs; nothing was run"
             ) from None

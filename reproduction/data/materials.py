@@ -1,6 +1,6 @@
 """Refractive indices n + ik of a few materials from the literature, at vacuum wavelengths in nanometres.
 
-Each is defined only where its source is; a wavelength outside is an error, not an extrapolation.
+Each is defined only in the range of its source; a wavelength outside is an error, not an extrapolation.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._internal.validation import Floats
-from onsphere.errors import InvalidInputError
+from onsphere import InvalidInputError
+from reproduction.arguments import Floats
 
 __all__ = ["cauchy_index", "silica_index", "silicon_index", "silicon_nitride_index"]
 
@@ -33,7 +33,9 @@ _SILICON = np.array([
 
 
 def silicon_index(wavelength: ArrayLike) -> Complexes:
-    """Crystalline silicon at 300 K, 250 to 1000 nm: M. A. Green, Sol. Energy Mater. Sol. Cells 92, 1305 (2008).
+    """Return n + ik of crystalline silicon at 300 K, 250 to 1000 nm.
+
+    M. A. Green, Sol. Energy Mater. Sol. Cells 92, 1305 (2008).
 
     Between 36 of the published rows, n and log k follow cubic Hermite polynomials. Against an independent table at
     474 wavelengths (the silicon of the real spectra that `load_ellipsometry` reads) the permittivity deviates by 0.24 %
@@ -44,26 +46,28 @@ def silicon_index(wavelength: ArrayLike) -> Complexes:
     >>> complex(silicon_index(500.0).round(3))
     (4.294+0.044j)
     """
-    waves = _within("silicon_index", wavelength, 250, 1000)
+    waves = _check_range("silicon_index", wavelength, 250, 1000)
     nodes, n, k = _SILICON
-    return _hermite(waves, nodes, n) + 1j * np.exp(_hermite(waves, nodes, np.log(k)))
+    return _interpolate(waves, nodes, n) + 1j * np.exp(_interpolate(waves, nodes, np.log(k)))
 
 
 def silica_index(wavelength: ArrayLike) -> Complexes:
-    """Fused silica, 210 to 3710 nm: Sellmeier formula of I. H. Malitson, J. Opt. Soc. Am. 55, 1205 (1965).
+    """Return n + ik of fused silica, 210 to 3710 nm.
+
+    Sellmeier formula of I. H. Malitson, J. Opt. Soc. Am. 55, 1205 (1965).
 
     Examples
     --------
     >>> round(float(silica_index(587.6).real), 4)
     1.4585
     """
-    squares = _microns_squared("silica_index", wavelength, 210, 3710)
+    squares = _square_microns("silica_index", wavelength, 210, 3710)
     terms = ((0.6961663, 0.0684043), (0.4079426, 0.1162414), (0.8974794, 9.896161))
     return np.sqrt(1 + sum(strength * squares / (squares - place**2) for strength, place in terms) + 0j)
 
 
 def silicon_nitride_index(wavelength: ArrayLike) -> Complexes:
-    """Silicon nitride, 207 to 1240 nm.
+    """Return n + ik of silicon nitride, 207 to 1240 nm.
 
     Data of H. R. Philipp, J. Electrochem. Soc. 120, 295 (1973), as the one-term Sellmeier formula of T. Bååk, Appl.
     Opt. 21, 1069 (1982). Absorption below 260 nm is left out.
@@ -73,23 +77,25 @@ def silicon_nitride_index(wavelength: ArrayLike) -> Complexes:
     >>> round(float(silicon_nitride_index(632.8).real), 4)
     2.0105
     """
-    squares = _microns_squared("silicon_nitride_index", wavelength, 207, 1240)
+    squares = _square_microns("silicon_nitride_index", wavelength, 207, 1240)
     return np.sqrt(1 + 2.8939 * squares / (squares - 0.13967**2) + 0j)
 
 
 def cauchy_index(wavelength: ArrayLike, a: float, b: float, c: float = 0.0) -> Complexes:
-    """A transparent material by Cauchy's formula, n = a + b/λ² + c/λ⁴ with λ in micrometres: resists, polymers, oxides.
+    """Return n + ik of a transparent material (a resist, a polymer, an oxide) by Cauchy's formula.
+
+    n = a + b/λ² + c/λ⁴ with λ in micrometres.
 
     Examples
     --------
     >>> round(float(cauchy_index(500.0, 1.45, 0.01).real), 4)
     1.49
     """
-    squares = _microns_squared("cauchy_index", wavelength, 1, np.inf)
+    squares = _square_microns("cauchy_index", wavelength, 1, np.inf)
     return np.asarray(a + b / squares + c / squares**2, dtype=np.complex128)
 
 
-def _within(owner: str, wavelength: ArrayLike, shortest: float, longest: float) -> Floats:
+def _check_range(owner: str, wavelength: ArrayLike, shortest: float, longest: float) -> Floats:
     waves = np.asarray(wavelength, dtype=np.float64)
     if not np.all((waves >= shortest) & (waves <= longest)):
         raise InvalidInputError(
@@ -99,12 +105,12 @@ def _within(owner: str, wavelength: ArrayLike, shortest: float, longest: float) 
     return waves
 
 
-def _microns_squared(owner: str, wavelength: ArrayLike, shortest: float, longest: float) -> Floats:
-    return (_within(owner, wavelength, shortest, longest) / 1000) ** 2
+def _square_microns(owner: str, wavelength: ArrayLike, shortest: float, longest: float) -> Floats:
+    return (_check_range(owner, wavelength, shortest, longest) / 1000) ** 2
 
 
-def _hermite(places: Floats, nodes: Floats, values: Floats) -> Floats:
-    """Cubic Hermite interpolation with slopes from finite differences of second order."""
+def _interpolate(places: Floats, nodes: Floats, values: Floats) -> Floats:
+    """Interpolate by cubic Hermite polynomials with slopes from finite differences of second order."""
     slopes = np.gradient(values, nodes)
     left = np.clip(np.searchsorted(nodes, places, side="right") - 1, 0, len(nodes) - 2)
     width = nodes[left + 1] - nodes[left]

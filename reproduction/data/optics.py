@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._internal.validation import Floats, check_number, parameter_error
-from onsphere.errors import InvalidInputError
+from onsphere import InvalidInputError
+from reproduction.arguments import Floats, argument_error
 
 __all__ = [
     "Amplitudes",
@@ -68,7 +68,7 @@ class Powers(NamedTuple):
 
 
 def fresnel(index_in: ArrayLike, index_out: ArrayLike, angle: ArrayLike) -> Amplitudes:
-    """Fresnel coefficients of one interface.
+    """Return the Fresnel coefficients of one interface.
 
     At normal incidence r_p = −r_s, the convention of ellipsometry (Verdet's).
 
@@ -89,7 +89,7 @@ def fresnel(index_in: ArrayLike, index_out: ArrayLike, angle: ArrayLike) -> Ampl
 def stack_amplitudes(
     indices: Sequence[ArrayLike], thicknesses: Sequence[ArrayLike], wavelength: ArrayLike, angle: ArrayLike
 ) -> Amplitudes:
-    """Fields that a stack of layers reflects and transmits.
+    """Return the fields that a stack of layers reflects and transmits.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def stack_amplitudes(
 def stack_powers(
     indices: Sequence[ArrayLike], thicknesses: Sequence[ArrayLike], wavelength: ArrayLike, angle: ArrayLike
 ) -> Powers:
-    """Reflectance, transmittance and absorptance of a stack.
+    """Return the reflectance, transmittance and absorptance of a stack.
 
     Parameters are those of `stack_amplitudes`. The transmittance is the power that enters the substrate; the
     absorptance, what the layers between keep.
@@ -157,7 +157,7 @@ def stack_powers(
 def stack_reflection(
     indices: Sequence[ArrayLike], thicknesses: Sequence[ArrayLike], wavelength: ArrayLike, angle: ArrayLike
 ) -> tuple[Complexes, Complexes]:
-    """r_s and r_p of `stack_amplitudes`, in half the time."""
+    """Return r_s and r_p of `stack_amplitudes`, in half the time."""
     _, permittivities, phases, normals = _prepare(indices, thicknesses, wavelength, angle)
     r_s, r_p = _interface(permittivities, normals, -2)
     for layer in range(len(phases) - 1, -1, -1):
@@ -168,7 +168,7 @@ def stack_reflection(
 
 
 def _fold(interface: Complexes, echo: Complexes) -> Complexes:
-    """Airy: the reflection of an interface with something that echoes behind it."""
+    """Return the reflection of an interface with something behind it that echoes (Airy)."""
     return (interface + echo) / (1 + interface * echo)
 
 
@@ -188,18 +188,18 @@ def _transmission(indices: list[Complexes], normals: list[Complexes], above: int
 def _prepare(
     indices: Sequence[ArrayLike], thicknesses: Sequence[ArrayLike], wavelength: ArrayLike, angle: ArrayLike
 ) -> tuple[list[Complexes], list[Complexes], list[Complexes], list[Complexes]]:
-    """Checked indices, their squares, the phase of one passage of each layer, and q = n cos θ in each medium."""
+    """Check the arguments; return indices, their squares, the phase of one pass of each layer, and q = n cos θ."""
     if len(indices) < 2 or len(thicknesses) != len(indices) - 2:
         raise InvalidInputError(
             "Expected the indices of an ambient, of the layers and of a substrate, and one thickness for each layer. "
             f"Got {len(indices)} indices and {len(thicknesses)} thicknesses. Leave ambient and substrate without one."
         )
-    media = [_index(index) for index in indices]
-    lengths = [_real("thicknesses", thickness, above=0.0, closed=True) for thickness in thicknesses]
-    waves = _real("wavelength", wavelength, above=0.0)
-    degrees = _real("angle", angle, above=0.0, below=90.0, closed=True)
+    media = [_check_index(index) for index in indices]
+    lengths = [_check_real("thicknesses", thickness, above=0.0, closed=True) for thickness in thicknesses]
+    waves = _check_real("wavelength", wavelength, above=0.0)
+    degrees = _check_real("angle", angle, above=0.0, below=90.0, closed=True)
     if np.any(media[0].imag > 0) or np.any(media[0].real <= 0):
-        raise parameter_error(
+        raise argument_error(
             "a stack", "indices", "real and above 0 in the ambient, where light comes from", indices[0]
         )
     try:
@@ -218,28 +218,28 @@ def _prepare(
     return media, permittivities, phases, normals
 
 
-def _index(value: ArrayLike) -> Complexes:
+def _check_index(value: ArrayLike) -> Complexes:
     index = np.asarray(value, dtype=np.complex128)
     lowest = min(index.real.min(initial=0.0), index.imag.min(initial=0.0))
     if not np.isfinite(index).all() or lowest < -1e-12 * np.abs(index).max(initial=0.0):
-        raise parameter_error(
-            "a stack", "indices", "finite n + ik with n and k at least 0 (conjugate those of n − ik)", _extent(index)
+        raise argument_error(
+            "a stack", "indices", "finite n + ik with n and k at least 0 (conjugate those of n − ik)", _summarize(index)
         )
     # Rounding errors of mixtures are put right, and negative zeros, which would make a decaying wave grow.
     return index + 0.0 if lowest == 0 else np.maximum(index.real, 0.0) + 1j * np.maximum(index.imag, 0.0)
 
 
-def _real(name: str, value: ArrayLike, *, above: float, below: float = np.inf, closed: bool = False) -> Floats:
+def _check_real(name: str, value: ArrayLike, *, above: float, below: float = np.inf, closed: bool = False) -> Floats:
     array = np.asarray(value, dtype=np.float64)
     enough = array >= above if closed else array > above
     if not np.all(np.isfinite(array) & enough & (array < below)):
         bounds = f"{'[' if closed else '('}{above:g}, {below:g})"
-        raise parameter_error("a stack", name, f"finite numbers in {bounds}", _extent(array))
+        raise argument_error("a stack", name, f"finite numbers in {bounds}", _summarize(array))
     return array
 
 
-def _extent(array: NDArray[Any]) -> object:
-    """A number as it is, an array by its extremes: messages stay short."""
+def _summarize(array: NDArray[Any]) -> object:
+    """Return a number as it is, and an array by its extremes, to keep messages short."""
     return array.item() if array.ndim == 0 else f"{array.size} values from {array.min():g} to {array.max():g}"
 
 
@@ -247,7 +247,9 @@ def _extent(array: NDArray[Any]) -> object:
 
 
 def ellipsometric_ncs(r_s: ArrayLike, r_p: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """N = cos 2Ψ, C = sin 2Ψ cos Δ and S = sin 2Ψ sin Δ, what a rotating-compensator ellipsometer measures.
+    """Return N = cos 2Ψ, C = sin 2Ψ cos Δ and S = sin 2Ψ sin Δ.
+
+    This is what a rotating-compensator ellipsometer measures.
 
     Ψ and Δ follow the convention of ellipsometry, tan Ψ exp(iΔ) = r_p/r_s with the time factor exp(+iωt), so that S is
     positive for a thin transparent film on silicon. Where nothing is reflected they are NaN.
@@ -266,7 +268,7 @@ def ellipsometric_ncs(r_s: ArrayLike, r_p: ArrayLike) -> tuple[Floats, Floats, F
 
 
 def ellipsometric_angles(r_s: ArrayLike, r_p: ArrayLike) -> tuple[Floats, Floats]:
-    """Ψ in [0, 90] and Δ in [0, 360), in degrees, in the convention of `ellipsometric_ncs`.
+    """Return Ψ in [0, 90] and Δ in [0, 360), in degrees, in the convention of `ellipsometric_ncs`.
 
     Examples
     --------
@@ -280,7 +282,7 @@ def ellipsometric_angles(r_s: ArrayLike, r_p: ArrayLike) -> tuple[Floats, Floats
 
 
 def angles_from_ncs(N: ArrayLike, C: ArrayLike, S: ArrayLike) -> tuple[Floats, Floats]:
-    """Ψ in [0, 90] and Δ in [0, 360), in degrees; N² + C² + S² need not be exactly 1, as when measured.
+    """Return Ψ in [0, 90] and Δ in [0, 360), in degrees; measured N² + C² + S² need not be exactly 1.
 
     Examples
     --------
@@ -295,7 +297,7 @@ def angles_from_ncs(N: ArrayLike, C: ArrayLike, S: ArrayLike) -> tuple[Floats, F
 
 
 def ncs_from_angles(psi: ArrayLike, delta: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """N, C and S of Ψ and Δ in degrees.
+    """Return N, C and S of Ψ and Δ in degrees.
 
     Examples
     --------
@@ -312,7 +314,7 @@ def ncs_from_angles(psi: ArrayLike, delta: ArrayLike) -> tuple[Floats, Floats, F
 def bruggeman(
     permittivity_a: ArrayLike, permittivity_b: ArrayLike, fraction_a: ArrayLike, *, depolarization: float = 1 / 3
 ) -> Complexes:
-    """Permittivity (n + ik)² of a mixture in which neither component is the host.
+    """Return the permittivity (n + ik)² of a mixture in which neither component is the host.
 
     It solves Σ f (ε_j − ε)/(ε + L(ε_j − ε)) = 0 in closed form. With z = ε_a/ε_b and ε = √(ε_a ε_b) v the equation is
     (1 − L) v² − βv − L = 0, and the root in the right half-plane is the one that runs from 1/√z to √z as f goes from 0
@@ -331,7 +333,7 @@ def bruggeman(
     >>> [round(float(bruggeman(1.0, 2.25, fraction).real), 4) for fraction in (0.0, 0.5, 1.0)]
     [2.25, 1.542, 1.0]
     """
-    a, b, f = _mixture("bruggeman", permittivity_a, permittivity_b, fraction_a, depolarization)
+    a, b, f = _check_mixture("bruggeman", permittivity_a, permittivity_b, fraction_a, depolarization)
     factor = depolarization
     ratio = np.sqrt(a / b)
     slope = f * ((1 - factor) * ratio - factor / ratio) + (1 - f) * ((1 - factor) / ratio - factor * ratio)
@@ -342,7 +344,7 @@ def bruggeman(
 def maxwell_garnett(
     host: ArrayLike, inclusion: ArrayLike, fraction: ArrayLike, *, depolarization: float = 1 / 3
 ) -> Complexes:
-    """Permittivity (n + ik)² of separate inclusions in a host.
+    """Return the permittivity (n + ik)² of separate inclusions in a host.
 
     Parameters
     ----------
@@ -357,14 +359,15 @@ def maxwell_garnett(
     >>> float(maxwell_garnett(2.25, 1.0, 0.0).real), float(maxwell_garnett(2.25, 1.0, 1.0).real)
     (2.25, 1.0)
     """
-    medium, guest, f = _mixture("maxwell_garnett", host, inclusion, fraction, depolarization)
+    medium, guest, f = _check_mixture("maxwell_garnett", host, inclusion, fraction, depolarization)
     contrast = guest - medium
     return medium * (1 + f * contrast / (medium + depolarization * (1 - f) * contrast))
 
 
-def _mixture(owner: str, one: ArrayLike, other: ArrayLike, fraction: ArrayLike, depolarization: float) -> Any:
-    check_number(owner, "depolarization", depolarization, above=0.0, below=1.0)
+def _check_mixture(function: str, one: ArrayLike, other: ArrayLike, fraction: ArrayLike, depolarization: float) -> Any:
+    if not 0 < depolarization < 1:
+        raise argument_error(function, "depolarization", "a float in (0, 1)", depolarization)
     share = np.asarray(fraction, dtype=np.float64)
     if not np.all((share >= 0) & (share <= 1)):
-        raise parameter_error(owner, "fraction", "shares of the volume in [0, 1]", _extent(share))
+        raise argument_error(function, "fraction", "shares of the volume in [0, 1]", _summarize(share))
     return np.asarray(one, dtype=np.complex128), np.asarray(other, dtype=np.complex128), share

@@ -1,6 +1,6 @@
-"""Made-up regression problems of the paper, whose noise is known: one input, one output and its true sigma.
+"""Synthetic regression problems of the paper, whose noise is known: one input, one output and its true sigma.
 
-Two moons, the fifth of them, come from scikit-learn (`sklearn.datasets.make_moons`).
+Its two moons come from scikit-learn (`sklearn.datasets.make_moons`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numbers
 
 import numpy as np
 
-from onsphere._internal.validation import Floats, check_number, check_option, make_random_state
+from reproduction.arguments import Floats, check_count, check_option, make_random_state
 
 __all__ = ["NOISE_DOMAINS", "NOISE_KINDS", "make_noise_1d", "make_toy", "noise_1d_sigma"]
 
@@ -21,7 +21,9 @@ _Random = int | np.random.RandomState | None
 
 
 def make_toy(n_samples: int = 1000, *, random_state: _Random = None) -> tuple[Floats, Floats, Floats]:
-    """The paper's first figure: y = x³ on [−4, 4], with Gaussian noise only on [−2, 2], where sigma rises from 0 to 20.
+    """Draw the data of the paper's first figure: a cubic with noise in the middle.
+
+    y = x³ on [−4, 4], with Gaussian noise only on [−2, 2], where sigma rises from 0 to 20.
 
     Parameters
     ----------
@@ -31,7 +33,7 @@ def make_toy(n_samples: int = 1000, *, random_state: _Random = None) -> tuple[Fl
     Returns
     -------
     X : array of shape (n, 1)
-        Uniform on [−4, 4]; what a model says beyond is extrapolation.
+        Uniform on [−4, 4]; beyond, a model extrapolates.
     y : array of shape (n,)
     sigma : array of shape (n,)
         True standard deviation of y given x, 5(x + 2) on [−2, 2] and 0 elsewhere.
@@ -42,7 +44,7 @@ def make_toy(n_samples: int = 1000, *, random_state: _Random = None) -> tuple[Fl
     >>> X.shape, y.shape, bool(sigma.max() <= 20)
     ((500, 1), (500,), True)
     """
-    check_number("make_toy", "n_samples", n_samples, above=1, closed="left", whole=True)
+    check_count("make_toy", "n_samples", n_samples)
     random = make_random_state("make_toy", random_state)
     x = random.uniform(-4, 4, size=n_samples)
     sigma = np.where(np.abs(x) <= 2, 5 * (x + 2), 0.0)
@@ -50,12 +52,12 @@ def make_toy(n_samples: int = 1000, *, random_state: _Random = None) -> tuple[Fl
 
 
 def make_noise_1d(kind: str, n_samples: int = 1000, *, random_state: _Random = None) -> tuple[Floats, Floats, Floats]:
-    """The four kinds of noise of the paper's last figure, as in its published script.
+    """Draw one of the four kinds of noise of the paper's last figure, as in its published script.
 
     - "gaussian": y = x³ on [−4, 4], with noise on [−2, 2] only, whose level s rises there from 0 to 5;
     - "laplace": the same with Laplace's distribution, of the same variance;
-    - "bimodal": the same with two peaks at x³ ± 3s, both alike likely, each as wide as s;
-    - "multivalued": y = ±√x on [0, 4], both branches alike likely, with Gaussian noise that rises from .2 to .5.
+    - "bimodal": the same with two peaks at x³ ± 3s, equally likely, each as wide as s;
+    - "multivalued": y = ±√x on [0, 4], both branches equally likely, with Gaussian noise that rises from .2 to .5.
 
     Parameters
     ----------
@@ -78,8 +80,8 @@ def make_noise_1d(kind: str, n_samples: int = 1000, *, random_state: _Random = N
     ((100, 1), True)
     """
     check_option("make_noise_1d", "kind", kind, NOISE_KINDS)
-    check_number("make_noise_1d", "n_samples", n_samples, above=1, closed="left", whole=True)
-    random = _stream("make_noise_1d", random_state)
+    check_count("make_noise_1d", "n_samples", n_samples)
+    random = _make_generator("make_noise_1d", random_state)
     x = random.uniform(*NOISE_DOMAINS[kind], size=n_samples)
     sigma = noise_1d_sigma(kind, x)
     normal, sign = random.normal(size=n_samples), random.choice([-1.0, 1.0], size=n_samples)
@@ -94,7 +96,7 @@ def make_noise_1d(kind: str, n_samples: int = 1000, *, random_state: _Random = N
 
 
 def noise_1d_sigma(kind: str, x: Floats) -> Floats:
-    """True standard deviation of y where `make_noise_1d` draws it at x, for curves; beyond the domain it goes on.
+    """Return the true standard deviation of y at x in `make_noise_1d`; it continues beyond the domain.
 
     Parameters
     ----------
@@ -125,8 +127,8 @@ def _blur(x: Floats) -> Floats:
     return 0.2 + 0.075 * x
 
 
-def _stream(owner: str, random_state: _Random) -> np.random.Generator:
-    """A newer generator, seeded by the int itself: the committed runs of "noise-1d" were drawn from it."""
-    legacy = make_random_state(owner, random_state)
+def _make_generator(function: str, random_state: _Random) -> np.random.Generator:
+    """Return a newer generator, seeded by the int itself: the committed runs of "noise-1d" were drawn from it."""
+    legacy = make_random_state(function, random_state)
     is_seed = isinstance(random_state, numbers.Integral)
     return np.random.default_rng(int(random_state) if is_seed else legacy.randint(2**31 - 1))

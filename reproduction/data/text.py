@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_option, missing_extra_error
-from onsphere.errors import InvalidInputError
-from reproduction.data.files import broken_file, data_root, missing_file, where_to_get
+from reproduction.arguments import check_option, import_package
+from reproduction.data.files import advise, broken_file_error, missing_file_error, resolve_folder
 
 __all__ = ["TEXT_NAMES", "load_text"]
 
@@ -29,7 +28,7 @@ TEXT_NAMES = tuple(_SOURCES)
 def load_text(
     name: str, split: str = "test", *, folder: str | Path | None = None
 ) -> tuple[list[str], NDArray[np.int64] | None]:
-    """Read one set.
+    """Read one text set.
 
     Parameters
     ----------
@@ -43,31 +42,31 @@ def load_text(
     -------
     texts : list of str
     labels : int64 array of shape (n,), or None
-        None where the file has no column `label`, as for sets that only serve as foreign text.
+        None if the file has no column `label`.
     """
     check_option("load_text", "name", name, TEXT_NAMES)
     check_option("load_text", "split", split, ("train", "test"))
-    path = _found(folder, name, split)
+    path = _find_file(folder, name, split)
     texts, labels = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise _broken(path, "a text in every row", f"{len(texts)} rows, not all of them texts")
+        raise broken_file_error(path, "a text in every row", f"{len(texts)} rows, not all of them texts")
     if labels is None:
         return texts, None
     try:
-        return texts, np.array([_label(label) for label in labels], dtype=np.int64)
+        return texts, np.array([_read_label(label) for label in labels], dtype=np.int64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _broken(path, "a whole number of at least 0 as label in every row", str(error)) from None
+        raise broken_file_error(path, "a whole number of at least 0 as label in every row", str(error)) from None
 
 
-def _label(given: Any) -> int:
+def _read_label(given: Any) -> int:
     number = int(given)
     if number < 0 or number != float(given):
         raise ValueError(f"the label {given}")
     return number
 
 
-def _found(folder: str | Path | None, name: str, split: str) -> Path:
-    base = data_root(folder) / "text"
+def _find_file(folder: str | Path | None, name: str, split: str) -> Path:
+    base = resolve_folder(folder) / "text"
     stems = [f"{name}_{split}", f"{name}_{split}_subset", *([f"{name}_5k"] if split == "test" else [])]
     for stem in stems:
         for ending in (".parquet", ".csv"):
@@ -77,21 +76,18 @@ def _found(folder: str | Path | None, name: str, split: str) -> Path:
         f"the split {split!r} of {_SOURCES[name]!r} from the Hugging Face hub "
         f"(https://huggingface.co/datasets/{_SOURCES[name]}), with the columns 'text' and 'label',"
     )
-    raise missing_file(f"{base / stems[0]}.parquet or .csv", where_to_get(source, folder))
+    raise missing_file_error(f"{base / stems[0]}.parquet or .csv", advise(source, folder))
 
 
 def _read_parquet(path: Path) -> tuple[list[Any], list[Any] | None]:
+    pyarrow = import_package("pyarrow", needed_by="load_text")
+    parquet = import_package("pyarrow.parquet", needed_by="load_text")
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ImportError:
-        raise missing_extra_error("load_text", "pyarrow", "data") from None
-    try:
-        table: Any = read_table(path)
+        table: Any = parquet.read_table(path)
         labels = table["label"].to_pylist() if "label" in table.column_names else None
         return table["text"].to_pylist(), labels
-    except (ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
-        raise _broken(path, "a Parquet file with a column 'text'", error) from None
+    except (pyarrow.ArrowException, OSError, KeyError, UnicodeDecodeError) as error:
+        raise broken_file_error(path, "a Parquet file with a column 'text'", error) from None
 
 
 def _read_csv(path: Path) -> tuple[list[Any], list[Any] | None]:
@@ -101,13 +97,11 @@ def _read_csv(path: Path) -> tuple[list[Any], list[Any] | None]:
             names = rows.fieldnames or []
             table = list(rows)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise _broken(path, "a CSV file in UTF-8", error) from None
+        raise broken_file_error(path, "a CSV file in UTF-8", error) from None
     if "text" not in names:
-        raise _broken(path, "a CSV file with a column 'text'", f"the columns {list(names)}")
+        raise broken_file_error(path, "a CSV file with a column 'text'", f"the columns {list(names)}")
     if len(set(names)) != len(names) or any(None in row for row in table):
-        raise _broken(path, "a CSV file with as many columns as different names", f"the columns {list(names)}")
+        raise broken_file_error(
+            path, "a CSV file with as many columns as different names", f"the columns {list(names)}"
+        )
     return [row["text"] for row in table], [row["label"] for row in table] if "label" in names else None
-
-
-def _broken(path: Path, expected: str, got: object) -> InvalidInputError:
-    return broken_file(path, expected, got, advice="Download or write the file again.")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from onsphere._internal.validation import Floats, check_option
-from reproduction.data.files import broken_file, data_folder, data_root, missing_file, where_to_get
+from reproduction.arguments import Floats, check_option
+from reproduction.data.files import advise, broken_file_error, missing_file_error, resolve_folder
 
-__all__ = ["UCI_NAMES", "UCI_SHAPES", "data_folder", "load_uci"]
+__all__ = ["UCI_NAMES", "UCI_SHAPES", "load_uci"]
 
 # Rows and features, as published.
 UCI_SHAPES = {
@@ -24,7 +24,7 @@ UCI_NAMES = tuple(UCI_SHAPES)
 
 
 def load_uci(name: str, *, folder: str | Path | None = None) -> tuple[Floats, Floats]:
-    """Read one set.
+    """Read one UCI set.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ def load_uci(name: str, *, folder: str | Path | None = None) -> tuple[Floats, Fl
     y : array of shape (n,)
     """
     check_option("load_uci", "name", name, UCI_NAMES)
-    path = data_root(folder) / "uci" / f"{name}.csv"
+    path = resolve_folder(folder) / "uci" / f"{name}.csv"
     if not path.is_file():
-        raise missing_file(f"the UCI set {name!r} as {path}", _advice(name, folder))
+        raise missing_file_error(f"the UCI set {name!r} as {path}", _advise(name, folder))
     n_rows, n_features = UCI_SHAPES[name]
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
@@ -54,15 +54,15 @@ def load_uci(name: str, *, folder: str | Path | None = None) -> tuple[Floats, Fl
         expected = (
             f"a CSV file in UTF-8 with {n_features + 1} names, one of them 'y', over {n_rows} rows of finite numbers"
         )
-        raise broken_file(path, expected, str(error)) from None
+        raise broken_file_error(path, expected, str(error)) from None
     target = names.index("y")
     return np.delete(values, target, axis=1), values[:, target]
 
 
-def _advice(name: str, folder: str | Path | None) -> str:
+def _advise(name: str, folder: str | Path | None) -> str:
     source = "it from the UCI Machine Learning Repository (https://archive.ics.uci.edu), the target in a column 'y',"
     if name == "power_plant":  # which OpenML lacks
-        return where_to_get(source, folder)
+        return advise(source, folder)
     where = f", folder={str(folder)!r}" if folder else ""
     fetched = f"Fetch it from OpenML with reproduction.data.fetch_uci({name!r}{where})."
-    return f"{fetched} Or: {where_to_get(source, folder)}"
+    return f"{fetched} Or: {advise(source, folder)}"

@@ -1,7 +1,7 @@
 """Simulated wafers: ellipsometric spectra of etched holes, and the radius of the hole at 25 depths.
 
 An open stand-in for the proprietary industrial set of the paper, with its sizes: 400 inputs, 25 targets, 1,375 rows to
-learn from and 4,596 to be tested on. Nothing in it was measured; the physics is that of `optics`, the optical constants
+learn from and 4,596 to test with. Nothing in it was measured; the physics is that of `optics`, the optical constants
 are published ones (`materials`), and the process is invented.
 
 Structure. A hexagonal array of round holes, pitch 80 nm, is etched through a silicon nitride hard mask (30 nm are left)
@@ -20,8 +20,8 @@ off by 0.02° (one sigma).
 What the model leaves out. Layers are isotropic and flat: what moves a hole sideways (tilt, twist) or makes it oval
 without a change of area leaves no trace; the true array is birefringent (the field along the holes sees the plain mean
 of the permittivities); diffraction, cross-polarisation and depolarisation are absent, which asks for a pitch well below
-the wavelength. Radii are told apart because the film interferes at many wavelengths, to about a quarter of the shortest
-wavelength in depth: roughness on a finer scale cannot be recovered, by any method.
+the wavelength. Radii can be told apart because the film interferes at many wavelengths, to about a quarter of the
+shortest wavelength in depth: roughness on a finer scale cannot be recovered, by any method.
 
 Anomalies change either the hole (`clogged`, `under_etch`, `footing`), the wafer around it (`mask_erosion`,
 `contamination`) or the measurement (`angle_fault`, `saturation`). `drift` is an etch bias that grows from wafer to
@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onsphere._internal.validation import Floats, check_number, check_option, make_random_state, parameter_error
+from reproduction.arguments import Floats, argument_error, check_count, check_option, make_random_state
 from reproduction.data.materials import silica_index, silicon_index, silicon_nitride_index
 from reproduction.data.optics import angles_from_ncs, ellipsometric_ncs, maxwell_garnett, stack_reflection
 
@@ -45,8 +45,8 @@ __all__ = [
     "WAFER_KINDS",
     "WaferBenchmark",
     "Wafers",
+    "make_wafer_benchmark",
     "make_wafers",
-    "wafer_benchmark",
     "wafer_spectra",
 ]
 
@@ -91,7 +91,7 @@ class Wafers:
     depths : array of shape (25,)
         Middle of each slice below the top of the film in nanometres, for the nominal film of 800 nm.
     parameters : dict of arrays of shape (n,)
-        What the simulation drew for each wafer besides the profile: `pitch`, `film_thickness`, `mask_thickness`,
+        What else the simulation drew for each wafer: `pitch`, `film_thickness`, `mask_thickness`,
         `residue_thickness` (nm), `angle` (degrees) and `severity`, in [0, 1], of the drift.
     """
 
@@ -106,13 +106,13 @@ class Wafers:
     def __len__(self) -> int:
         return len(self.radii)
 
-    def rows(self, which: ArrayLike | slice) -> Wafers:
-        """The wafers that indices, a mask or a slice pick.
+    def select(self, which: ArrayLike | slice) -> Wafers:
+        """Return the wafers that indices, a mask or a slice pick.
 
         Examples
         --------
         >>> wafers = make_wafers(4, random_state=0)
-        >>> wafers.rows(wafers.wafer > 2).radii.shape
+        >>> wafers.select(wafers.wafer > 2).radii.shape
         (2, 25)
         """
         index = which if isinstance(which, slice) else np.asarray(which)
@@ -127,37 +127,37 @@ class Wafers:
 
 
 class WaferBenchmark(NamedTuple):
-    """The standard set: 1,375 and 500 normal wafers to learn from and to calibrate with, and 4,596 to be tested on."""
+    """The standard set: 1,375 normal wafers to train with, 500 to calibrate with, and 4,596 to test with."""
 
     train: Wafers
     calibration: Wafers
     test: Wafers
 
 
-def wafer_benchmark(random_state: int | np.random.RandomState | None = 0) -> WaferBenchmark:
-    """The standard set, about five seconds of one core; always name the seed with a result.
+def make_wafer_benchmark(random_state: int | np.random.RandomState | None = 0) -> WaferBenchmark:
+    """Simulate the standard set, which takes about five seconds of one core; always name the seed with a result.
 
     The test wafers come in the order of production: 3,000 normal ones, then 896 that drift, and among them, at random
     places, 100 of each of the seven anomalies.
 
     Examples
     --------
-    >>> train, calibration, test = wafer_benchmark()
-    >>> train.spectra.shape, test.radii.shape
+    >>> train, calibration, test = make_wafer_benchmark()  # doctest: +SKIP
+    >>> train.spectra.shape, test.radii.shape  # doctest: +SKIP
     ((1375, 400), (4596, 25))
     """
-    random = make_random_state("wafer_benchmark", random_state)
+    random = make_random_state("make_wafer_benchmark", random_state)
     train = make_wafers(1375, random_state=random)
-    calibration = _renumbered(make_wafers(500, random_state=random), first=1376)
+    calibration = _renumber(make_wafers(500, random_state=random), first=1376)
     counts = {"normal": 3000, "drift": 896, **dict.fromkeys(WAFER_ANOMALIES, 100)}
     parts = [make_wafers(count, kind=kind, random_state=random) for kind, count in counts.items()]
-    joined = _joined(parts)
+    joined = _join(parts)
     n_regular = counts["normal"] + counts["drift"]
     order = np.empty(len(joined), dtype=np.int64)
     places = random.permutation(len(joined))
     order[np.sort(places[:n_regular])] = np.arange(n_regular)
     order[places[n_regular:]] = np.arange(n_regular, len(joined))
-    return WaferBenchmark(train, calibration, _renumbered(joined.rows(order), first=1876))
+    return WaferBenchmark(train, calibration, _renumber(joined.select(order), first=1876))
 
 
 def make_wafers(
@@ -193,17 +193,18 @@ def make_wafers(
     >>> wafers.spectra.shape, wafers.radii.shape, wafers.label.tolist()
     ((3, 400), (3, 25), ['normal', 'normal', 'normal'])
     """
-    check_number("make_wafers", "n_samples", n_samples, above=1, closed="left", whole=True)
+    check_count("make_wafers", "n_samples", n_samples)
     check_option("make_wafers", "kind", kind, WAFER_KINDS)
-    check_number("make_wafers", "noise", noise, above=0, closed="left")
+    if not 0 <= noise < np.inf:
+        raise argument_error("make_wafers", "noise", "a float in [0, inf)", noise)
     random = make_random_state("make_wafers", random_state)
     severity = np.linspace(0.0, 1.0, n_samples) if kind == "drift" else np.zeros(n_samples)
-    settings = _settings(random, n_samples, kind)
-    profile = _profiles(random, n_samples) + severity[:, None] * (6.0 + 2.0 * _bump(0.35, 0.13))
+    settings = _draw_settings(random, n_samples, kind)
+    profile = _draw_profiles(random, n_samples) + severity[:, None] * (6.0 + 2.0 * _bump(0.35, 0.13))
     limit = _LARGEST_SHARE_OF_PITCH * settings["pitch"][:, None]
-    radii = np.clip(_deformed(random, profile, kind), _SMALLEST_RADIUS, limit)
+    radii = np.clip(_deform(random, profile, kind), _SMALLEST_RADIUS, limit)
     return Wafers(
-        spectra=_measured(random, radii, settings, noise=noise, saturated=kind == "saturation"),
+        spectra=_measure(random, radii, settings, noise=noise, saturated=kind == "saturation"),
         radii=radii,
         wafer=np.arange(1, n_samples + 1),
         label=np.full(n_samples, kind),
@@ -222,7 +223,7 @@ def wafer_spectra(
     residue_thickness: ArrayLike = 0.0,
     angle: ArrayLike = 65.0,
 ) -> Floats:
-    """Spectra without noise of holes with given radii.
+    """Return the spectra, without noise, of holes with given radii.
 
     Parameters
     ----------
@@ -245,17 +246,17 @@ def wafer_spectra(
     """
     given = np.asarray(radii, dtype=np.float64)
     if given.ndim != 2 or given.shape[1] != _N_SLICES or len(given) == 0:
-        raise parameter_error("wafer_spectra", "radii", f"of shape (n, {_N_SLICES})", given.shape)
+        raise argument_error("wafer_spectra", "radii", f"of shape (n, {_N_SLICES})", given.shape)
     settings: dict[str, Floats] = {}
     for name, value in zip(_NOMINAL, (pitch, film_thickness, mask_thickness, residue_thickness, angle), strict=True):
         values = np.asarray(value, dtype=np.float64)
         if values.shape not in ((), given.shape[:1]):
-            raise parameter_error("wafer_spectra", name, "a number or one for each row of radii", values.shape)
+            raise argument_error("wafer_spectra", name, "a number or one for each row of radii", values.shape)
         settings[name] = np.broadcast_to(values, len(given))
     if not np.all((given > 0) & (given <= settings["pitch"][:, None] / 2)):
         got = f"radii from {given.min():g} to {given.max():g} nm"
-        raise parameter_error("wafer_spectra", "radii", "above 0 and at most half the pitch", got)
-    return np.hstack(angles_from_ncs(*_in_chunks(given, settings)[0]))
+        raise argument_error("wafer_spectra", "radii", "above 0 and at most half the pitch", got)
+    return np.hstack(angles_from_ncs(*_simulate(given, settings)[0]))
 
 
 # --- process ---
@@ -266,23 +267,27 @@ def _bump(centre: ArrayLike, width: ArrayLike) -> Floats:
 
 
 def _step(centre: ArrayLike, width: ArrayLike) -> Floats:
-    """From 0 above a depth to 1 below it."""
+    """Return a step from 0 above a depth to 1 below it."""
     return 0.5 * (1 + np.tanh((_PLACES - np.asarray(centre)) / np.asarray(width)))
 
 
-def _profiles(random: np.random.RandomState, n: int) -> Floats:
-    def column(mean: float, deviation: float) -> Floats:
+def _draw_profiles(random: np.random.RandomState, n: int) -> Floats:
+    def draw_column(mean: float, deviation: float) -> Floats:
         return random.normal(mean, deviation, size=(n, 1))
 
-    radius = column(25.5, 2.2) - column(7.0, 2.2) * (_PLACES - 0.5)
-    radius = radius + column(2.5, 1.2) * _bump(column(0.35, 0.07), 0.13) - column(2.0, 0.9) * _bump(0.08, 0.06)
+    radius = draw_column(25.5, 2.2) - draw_column(7.0, 2.2) * (_PLACES - 0.5)
+    radius = (
+        radius
+        + draw_column(2.5, 1.2) * _bump(draw_column(0.35, 0.07), 0.13)
+        - draw_column(2.0, 0.9) * _bump(0.08, 0.06)
+    )
     turns, phase = random.uniform(1, 2, size=(n, 1)), random.uniform(0, 1, size=(n, 1))
-    radius = radius + column(0.0, 0.8) * np.sin(2 * np.pi * (turns * _PLACES + phase))
+    radius = radius + draw_column(0.0, 0.8) * np.sin(2 * np.pi * (turns * _PLACES + phase))
     covariance = np.exp(-0.5 * ((_PLACES[:, None] - _PLACES) / 0.08) ** 2) + 1e-9 * np.eye(_N_SLICES)
     return radius + 0.5 * random.normal(size=(n, _N_SLICES)) @ np.linalg.cholesky(covariance).T
 
 
-def _settings(random: np.random.RandomState, n: int, kind: str) -> dict[str, Floats]:
+def _draw_settings(random: np.random.RandomState, n: int, kind: str) -> dict[str, Floats]:
     deviations = {"pitch": 0.3, "film_thickness": 12.0, "mask_thickness": 1.5, "residue_thickness": 0.0, "angle": 0.02}
     settings = {name: _NOMINAL[name] + deviations[name] * random.normal(size=n) for name in _NOMINAL}
     if kind == "mask_erosion":
@@ -294,7 +299,7 @@ def _settings(random: np.random.RandomState, n: int, kind: str) -> dict[str, Flo
     return settings
 
 
-def _deformed(random: np.random.RandomState, radius: Floats, kind: str) -> Floats:
+def _deform(random: np.random.RandomState, radius: Floats, kind: str) -> Floats:
     n = (len(radius), 1)
     if kind == "clogged":
         left = random.uniform(2, 8, size=n)
@@ -315,10 +320,10 @@ def _deformed(random: np.random.RandomState, radius: Floats, kind: str) -> Float
 # --- measurement ---
 
 
-def _measured(
+def _measure(
     random: np.random.RandomState, radii: Floats, settings: dict[str, Floats], *, noise: float, saturated: bool
 ) -> Floats:
-    (n, c, s), light = _in_chunks(radii, settings)
+    (n, c, s), light = _simulate(radii, settings)
     counts = light * (0.15 + np.exp(-0.5 * ((_WAVELENGTHS - 550) / 220) ** 2))
     if saturated:
         # Clipping the peaks of a signal weakens its fourth harmonic (N, C) more than its second (S).
@@ -331,8 +336,8 @@ def _measured(
     return np.hstack(angles_from_ncs(n, c, s))
 
 
-def _in_chunks(radii: Floats, settings: dict[str, Floats]) -> tuple[tuple[Floats, Floats, Floats], Floats]:
-    """N, C, S and the mean reflectance."""
+def _simulate(radii: Floats, settings: dict[str, Floats]) -> tuple[tuple[Floats, Floats, Floats], Floats]:
+    """Return N, C, S and the mean reflectance, computed in chunks."""
     parts: list[tuple[Floats, ...]] = []
     for start in range(0, len(radii), _CHUNK):
         some = slice(start, start + _CHUNK)
@@ -361,7 +366,7 @@ def _reflection(radii: Floats, settings: dict[str, Floats]) -> tuple[NDArray[np.
 # --- tables ---
 
 
-def _joined(parts: list[Wafers]) -> Wafers:
+def _join(parts: list[Wafers]) -> Wafers:
     return replace(
         parts[0],
         spectra=np.concatenate([part.spectra for part in parts]),
@@ -372,5 +377,5 @@ def _joined(parts: list[Wafers]) -> Wafers:
     )
 
 
-def _renumbered(wafers: Wafers, *, first: int) -> Wafers:
+def _renumber(wafers: Wafers, *, first: int) -> Wafers:
     return replace(wafers, wafer=np.arange(first, first + len(wafers)))

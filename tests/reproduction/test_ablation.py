@@ -39,7 +39,7 @@ def test_every_seed_splits_anew(quick):
 def test_lambda_reaches_the_loss():
     # With the same seed, nothing else can make a difference.
     settings = ablation.PRESETS["quick"] | {"max_epochs": 2}
-    found = ablation.measure(settings, 0, data=None, device="cpu", report=lambda *_: None)["sets"]["diabetes"]
+    found = ablation.measure(settings, 0, data=None, device="cpu", on_progress=lambda *_: None)["sets"]["diabetes"]
     assert found["5"] != found["0"]
 
 
@@ -50,7 +50,7 @@ def test_the_published_figures():
 
 
 def test_claims_hold_for_the_published_figures():
-    near, steady, fails = ablation.claims([published()])
+    near, steady, fails = ablation.check_claims([published()])
     assert near.holds
     assert "on 5 of 6" in near.figures  # yacht by a hair not
     assert "energy 1.000" in near.figures
@@ -62,7 +62,7 @@ def test_claims_hold_for_the_published_figures():
 
 def test_claims_fail_where_the_figures_say_so():
     reversed_ = dict.fromkeys(("concrete", "energy", "kin8nm", "wine"), (3.0, 2.0, 1.0, 1.1))
-    claims = ablation.claims([published(**reversed_)])
+    claims = ablation.check_claims([published(**reversed_)])
     assert [claim.holds for claim in claims] == [False, False, False]
     assert "on 1 of 6" in claims[0].figures
 

@@ -65,7 +65,7 @@ def test_what_is_written(result):
 
 
 def test_the_same_seed_gives_the_same_figures(result, tmp_path):
-    again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", report=quiet)
+    again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", on_progress=quiet)
     assert again["results"] == result.runs[0]["results"]
 
 
@@ -134,7 +134,7 @@ def made_up(*, pairs=None, dirichlet=None, **plain):
 def test_claims_hold_where_the_figures_say_so():
     mixed = {"MSP": 70.0, "ODIN": 60.0, "Energy": 60.0, "HCM": 88.0}
     run = made_up(HCM=75.0, KNN=86.0, FrozenHead=87.0, pairs=mixed | {"KNN": 87.0}, dirichlet={"HCM": 85.0})
-    found = cifar10.claims([run])
+    found = cifar10.check_claims([run])
     assert [claim.holds for claim in found] == [True] * 7
     assert "75.00 without, 85.00 with 20 mixed, 88.00 with pairs" in found[0].figures
     assert "MSP -10.00, ODIN -20.00, Energy -20.00" in found[3].figures
@@ -144,11 +144,11 @@ def test_claims_hold_where_the_figures_say_so():
 def test_claims_fail_where_the_figures_say_so():
     mixed = {"MSP": 70.0, "ODIN": 60.0, "Energy": 81.0, "KNN": 90.0}
     run = made_up(HCM=82.0, KNN=85.0, FrozenHead=84.0, pairs=mixed, dirichlet={"HCM": 79.0, "Gini": 81.0})
-    assert [claim.holds for claim in cifar10.claims([run])] == [False] * 7
+    assert [claim.holds for claim in cifar10.check_claims([run])] == [False] * 7
 
 
 def test_a_group_counts_once_however_many_sets_it_has():
-    assert cifar10.groups([60, 80, 90, 90, 90]) == (70, 90, 80)
+    assert cifar10.average_groups([60, 80, 90, 90, 90]) == (70, 90, 80)
 
 
 # --- images ---
@@ -164,18 +164,18 @@ def test_crops_are_windows_of_the_padded_image_and_half_of_them_mirrored():
             window = padded[:, top : top + 8, left : left + 8]
             windows[window.numpy().tobytes()] = False
             windows[window.flip(2).numpy().tobytes()] = True
-    drawn = [windows[image.numpy().tobytes()] for image in cifar10_learners.cropped_and_flipped(pixels)]
+    drawn = [windows[image.numpy().tobytes()] for image in cifar10_learners.crop_and_flip(pixels)]
     assert 60 < sum(drawn) < 140  # 100 ± 5.7 standard deviations
-    assert len({image.numpy().tobytes() for image in cifar10_learners.cropped_and_flipped(pixels)}) > 50
+    assert len({image.numpy().tobytes() for image in cifar10_learners.crop_and_flip(pixels)}) > 50
 
 
 def test_an_epoch_mixes_as_it_is_asked_to():
-    pixels, labels = cifar10.load(TINY, 0, None)
+    pixels, labels = cifar10.load_sets(TINY, 0, None)
     n_classes_per_row = {}
     for mixing in cifar10.MIXINGS:
         torch.manual_seed(0)
         stem = torch.nn.Sequential()
-        maps, soft = cifar10_learners.an_epoch_of(TINY, mixing, stem, pixels["train"], labels["train"], "cpu")
+        maps, soft = cifar10_learners.draw_epoch(TINY, mixing, stem, pixels["train"], labels["train"], "cpu")
         assert maps.shape == (150, 3, 16, 16)
         torch.testing.assert_close(soft.sum(dim=1), torch.ones(150))
         n_classes_per_row[mixing] = (soft > 0).sum(dim=1)
@@ -224,14 +224,14 @@ REAL = TINY | {"source": "images", "weights": "tiny", "n_frozen": 2, "n_images":
 
 
 def test_published_files_are_measured(files):
-    found = cifar10.measure(REAL, 0, data=files, device="cpu", report=quiet)
+    found = cifar10.measure(REAL, 0, data=files, device="cpu", on_progress=quiet)
     assert set(found["results"]["none"]) == {*cifar10.METHODS, *cifar10.BEYOND}
     # All sets hold the same pictures but MNIST, which has no colours: nothing can tell them apart.
     assert 20 < found["results"]["none"]["MSP"]["AUROC"][0] < 80
 
 
 def test_each_set_is_cut_to_what_is_asked_for(files):
-    pictures, labels = cifar10.load(REAL, 0, files)
+    pictures, labels = cifar10.load_sets(REAL, 0, files)
     assert {name: len(own) for name, own in pictures.items()} == {
         "train": 200,
         "known": 150,
@@ -245,7 +245,7 @@ def test_all_comes_from_the_file_but_the_last_layer(files):
     torch.manual_seed(5)
     given = cifar10_learners.NETWORKS["tiny"](10)
     torch.manual_seed(6)
-    stem, learners = cifar10_learners.begin(REAL, 10, files, "cpu")
+    stem, learners = cifar10_learners.make_learners(REAL, 10, files, "cpu")
     torch.testing.assert_close(stem[0][0].weight, given.conv1.weight)
     tail = learners["softmax 0"].network
     torch.testing.assert_close(stem[1][0].conv2.weight, given.layer1[0].conv2.weight)
@@ -258,10 +258,10 @@ def test_all_comes_from_the_file_but_the_last_layer(files):
 
 def test_only_what_lies_behind_the_stem_is_trained(files):
     torch.manual_seed(0)
-    stem, learners = cifar10_learners.begin(REAL, 10, files, "cpu")
+    stem, learners = cifar10_learners.make_learners(REAL, 10, files, "cpu")
     before = {name: value.clone() for name, value in stem.state_dict().items()}
-    pictures, labels = cifar10.load(REAL, 0, files)
-    maps, soft = cifar10_learners.an_epoch_of(REAL, "none", stem, pictures["train"], labels["train"], "cpu")
+    pictures, labels = cifar10.load_sets(REAL, 0, files)
+    maps, soft = cifar10_learners.draw_epoch(REAL, "none", stem, pictures["train"], labels["train"], "cpu")
     for learner in learners.values():
         weight = next(learner.network.parameters()).clone()
         learner.train(maps, soft, 20)
@@ -273,9 +273,9 @@ def test_only_what_lies_behind_the_stem_is_trained(files):
 
 def test_missing_sets_and_weights_are_named(tmp_path, files):
     with pytest.raises(InvalidInputError, match=r"cifar-10-batches-py.data_batch_1. Got no such file"):
-        cifar10.measure(REAL, 0, data=tmp_path / "nowhere", device="cpu", report=quiet)
+        cifar10.measure(REAL, 0, data=tmp_path / "nowhere", device="cpu", on_progress=quiet)
     with pytest.raises(InvalidInputError, match=r"weights.none\.safetensors.*layer1.*Put them there"):
-        cifar10.measure(REAL | {"weights": "none"}, 0, data=files, device="cpu", report=quiet)
+        cifar10.measure(REAL | {"weights": "none"}, 0, data=files, device="cpu", on_progress=quiet)
 
 
 def test_cut_and_foreign_weights_are_named(files):
@@ -284,12 +284,12 @@ def test_cut_and_foreign_weights_are_named(files):
     for length in (0, 5, 200, len(whole) - 9):
         path.write_bytes(whole[:length])
         with pytest.raises(InvalidInputError, match=rf"Expected {path} as the weights.*Got SafetensorError"):
-            cifar10_learners.start(REAL, 10, files)
+            cifar10_learners.make_network(REAL, 10, files)
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(
         InvalidInputError, match=rf"Expected {path} as the weights.*Got tensors of other names"
     ) as found:
-        cifar10_learners.start(REAL, 10, files)
+        cifar10_learners.make_network(REAL, 10, files)
     assert "\n" not in str(found.value)
 
 
@@ -303,7 +303,7 @@ def test_paper_preset_is_the_papers_protocol():
     paper = cifar10.PRESETS["paper"]
     assert (paper["network"], paper["n_epochs"], paper["batch_size"], paper["n_seeds"]) == ("resnet18", 100, 64, 5)
     assert (paper["learning_rate"], paper["decay_at"], paper["n_images"]) == (0.1, [30, 60, 90], 50000)
-    _, learners = cifar10_learners.begin(paper | {"network": "tiny", "n_members": 1}, 10, None, "cpu")
+    _, learners = cifar10_learners.make_learners(paper | {"network": "tiny", "n_members": 1}, 10, None, "cpu")
     options = learners["hcm"].optimizer.param_groups[0]
     assert (options["momentum"], options["weight_decay"], learners["hcm"].loss.preset) == (0.9, 1e-4, "cifar10")
     for preset in cifar10.PRESETS.values():

@@ -17,8 +17,8 @@ from reproduction.__main__ import main
 def fake(monkeypatch):
     """An experiment that takes no time."""
 
-    def measure(settings, seed, *, data, device, report):
-        report(1, 2, "half-way")
+    def measure(settings, seed, *, data, device, on_progress):
+        on_progress(1, 2, "half-way")
         return {"score": 1.0, "data": str(data), "device": device}
 
     made = SimpleNamespace(
@@ -27,7 +27,7 @@ def fake(monkeypatch):
         PRESETS={"quick": {"n_seeds": 2}, "cpu": {"n_seeds": 3}},
         measure=measure,
         tabulate=lambda runs: [{"method": "HCM", "ours": 1.0}],
-        claims=lambda runs: [Claim("It holds", True, "λ = 1"), Claim("It does not", False, "0")],
+        check_claims=lambda runs: [Claim("It holds", True, "λ = 1"), Claim("It does not", False, "0")],
         draw=lambda runs: {"picture": Figure()},
     )
     monkeypatch.setattr(experiment, "load_experiment", lambda name: made)
@@ -85,7 +85,7 @@ def test_json_is_all_that_is_printed(fake, folder, run):
 
 def test_a_terminal_sees_one_line_that_changes(fake, folder, run, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert "\n" not in run("toy").err
+    assert run("toy").err.count("\n") == 1, "after the last step"
 
 
 def test_without_a_name_it_lists_every_experiment_with_its_title(run):
@@ -130,7 +130,9 @@ def test_missing_data_is_told_in_one_line(folder, run):
 
 def test_a_missing_extra_is_told_in_one_line(folder, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "skorch", None)
-    assert "pip install 'onsphere[torch]'" in run("toy").err
+    result = run("toy")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "pip install -e '.[reproduction]'" in result.err
 
 
 def test_a_stop_says_how_to_go_on(fake, folder, run):
@@ -140,11 +142,21 @@ def test_a_stop_says_how_to_go_on(fake, folder, run):
     fake.measure = measure
     result = run("toy")
     assert result.code == 130
-    assert "the same command goes on from there" in result.err
+    assert "the same command continues from there" in result.err
+
+
+def test_a_fault_is_one_line_and_not_a_traceback(fake, folder, run):
+    def measure(*_, **__):
+        raise ZeroDivisionError("division\nby zero")
+
+    fake.measure = measure
+    result = run("toy", "--quiet")
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert "please report it: ZeroDivisionError: division by zero. Call reproduction.reproduce('toy')" in result.err
 
 
 def test_a_real_run_in_a_real_process(folder):
-    command = [sys.executable, "-m", "reproduction", "two-moons", "--device", "cpu", "--json"]
+    command = [sys.executable, "-m", "reproduction", "efficiency", "--device", "cpu", "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)

@@ -10,7 +10,7 @@ import torch
 from onsphere import InvalidInputError
 from onsphere.calibration import Calibration
 from reproduction import depth, depth_methods, reproduce
-from reproduction.error_tables import METRICS, RIVALS, VARIANTS, calibrated_metrics
+from reproduction.error_tables import METRICS, RIVALS, VARIANTS, compute_metrics, find_best_correlations
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -29,7 +29,7 @@ def published(noise=(0.0, 0.5), **of_methods):
 
 
 def held(run):
-    return {claim.text: claim.holds for claim in depth.claims([run])}
+    return {claim.text: claim.holds for claim in depth.check_claims([run])}
 
 
 def one_that_says(claims, *words):
@@ -73,7 +73,7 @@ def test_examples_are_the_surest_and_the_least_sure(quick):
 
 def test_the_same_seed_gives_the_same_figures_and_another_does_not(tmp_path):
     first, again, other = (
-        depth.measure(TINY, seed, data=tmp_path, device="cpu", report=lambda *_: None) for seed in (0, 0, 1)
+        depth.measure(TINY, seed, data=tmp_path, device="cpu", on_progress=lambda *_: None) for seed in (0, 0, 1)
     )
     assert first == again
     assert first["metrics"] != other["metrics"]
@@ -90,7 +90,7 @@ def test_real_depth_is_read_in_units_of_ten_metres(tmp_path):
     with h5py.File(tmp_path / "nyu_v2" / "nyu_depth_v2_labeled.mat", "w") as file:
         file["images"], file["depths"] = pictures, metres
     np.savez(tmp_path / "nyu_v2" / "splits.npz", train=[0, 1, 2], test=[3])
-    x, y = depth._scenes({"scenes": "nyu", "n_scenes": 1449}, 0, tmp_path)
+    x, y = depth._load_scenes({"scenes": "nyu", "n_scenes": 1449}, 0, tmp_path)
     assert x.shape == (4, 3, 64, 64)
     # The file keeps x before y.
     np.testing.assert_allclose(x, pictures.transpose(0, 1, 3, 2) / 255)
@@ -103,7 +103,7 @@ def test_missing_data_is_named(tmp_path):
 
 
 def test_made_up_rooms_are_darker_where_they_are_farther():
-    x, y = depth._rooms(5, np.random.default_rng(0))
+    x, y = depth._make_rooms(5, np.random.default_rng(0))
     assert x.shape == (5, 3, 32, 32)
     assert y.min() > 0
     assert y.max() < 1
@@ -113,10 +113,10 @@ def test_made_up_rooms_are_darker_where_they_are_farther():
 def test_pictures_survive_being_kept_as_text():
     rng = np.random.default_rng(0)
     picture, prediction, truth = rng.uniform(size=(3, 8, 8)), rng.uniform(size=64), rng.uniform(size=(8, 8))
-    example = json.loads(json.dumps(depth._example(picture, prediction, truth, 0.5)))
-    np.testing.assert_allclose(depth._unpacked(example, "picture"), picture.transpose(1, 2, 0), atol=1 / 255)
-    np.testing.assert_allclose(depth._unpacked(example, "prediction"), prediction.reshape(8, 8), atol=1 / 255)
-    np.testing.assert_allclose(depth._unpacked(example, "truth"), truth, atol=1 / 255)
+    example = json.loads(json.dumps(depth._pack_example(picture, prediction, truth, 0.5)))
+    np.testing.assert_allclose(depth._unpack(example, "picture"), picture.transpose(1, 2, 0), atol=1 / 255)
+    np.testing.assert_allclose(depth._unpack(example, "prediction"), prediction.reshape(8, 8), atol=1 / 255)
+    np.testing.assert_allclose(depth._unpack(example, "truth"), truth, atol=1 / 255)
 
 
 # --- what the methods answer ---
@@ -149,7 +149,7 @@ def answered():
 
 
 def test_hcm_takes_the_map_as_one_vector(answered):
-    value, uncertainty, (output,), loss, y = answered(depth_methods.hcm)
+    value, uncertainty, (output,), loss, y = answered(depth_methods.fit_hcm)
     length = output.direction.norm(dim=1)
     np.testing.assert_allclose(value, output.magnitude[:, None] * output.direction, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(uncertainty, output.magnitude.abs() * (length - 1).abs(), rtol=1e-4)
@@ -160,7 +160,7 @@ def test_hcm_takes_the_map_as_one_vector(answered):
 
 
 def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
-    value, uncertainty, (output,), _, y = answered(depth_methods.hcm_lift)
+    value, uncertainty, (output,), _, y = answered(depth_methods.fit_hcm_lift)
     scale, center = y.double().std(correction=0), y.double().mean()
     u = output.magnitude.abs() * (output.direction.norm(dim=-1) - 1).abs()
     a = (output.magnitude * output.direction[..., -1] - 3).abs()
@@ -169,7 +169,7 @@ def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
 
 
 def test_an_ensemble_answers_mean_and_spread(answered):
-    value, uncertainty, outputs, loss, y = answered(depth_methods.ensemble)
+    value, uncertainty, outputs, loss, y = answered(depth_methods.fit_ensemble)
     maps = torch.stack(outputs)[:, :, 0].flatten(2).double() * y.double().std() + y.double().mean()
     assert len(outputs) == TINY["n_members"]
     in_spreads = (maps[0] - y[:3].flatten(1)) / y.std()
@@ -179,7 +179,7 @@ def test_an_ensemble_answers_mean_and_spread(answered):
 
 
 def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
-    value, uncertainty, (output,), loss, y = answered(depth_methods.evidential)
+    value, uncertainty, (output,), loss, y = answered(depth_methods.fit_evidential)
     gamma, nu, alpha, beta = output.flatten(2).double().unbind(dim=1)
     nu, beta = (torch.nn.functional.softplus(each) + 1e-6 for each in (nu, beta))
     variance = beta / (nu * (torch.nn.functional.softplus(alpha) + 1e-6)) * y.double().var()
@@ -189,7 +189,7 @@ def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
 
 
 def test_dropout_answers_alike_when_asked_again_and_varies_within(answered):
-    first, again = answered(depth_methods.dropout_passes), answered(depth_methods.dropout_passes)
+    first, again = answered(depth_methods.fit_dropout), answered(depth_methods.fit_dropout)
     np.testing.assert_array_equal(first[0], again[0])
     assert (first[1] > 0).all()
 
@@ -198,7 +198,7 @@ def test_metrics_use_the_temperature_of_the_held_out_rows():
     error = np.linspace(0.1, 1.0, 100)
     held_out = Calibration(np.full(100, 0.5), error)
     tested = Calibration(np.linspace(0.2, 1.1, 100), error)
-    figures = calibrated_metrics(held_out, tested)
+    figures = compute_metrics(held_out, tested)
     scaled = held_out.temperature * tested.uncertainty
     assert figures["cov@2σ"] == np.mean(error <= 2 * scaled)
     assert figures["Pearson"] == pytest.approx(1)
@@ -239,6 +239,6 @@ def test_claims_fail_where_the_figures_say_so():
 
 def test_best_correlations_are_counted_for_each_variant():
     run = published(HCM_Lift={"Pearson": 0.2})
-    assert depth.best_correlations([run]) == {"Pearson": False, "Spearman": True}
-    assert depth.best_correlations([run], "HCM") == {"Pearson": True, "Spearman": True}
+    assert find_best_correlations([run]) == {"Pearson": False, "Spearman": True}
+    assert find_best_correlations([run], "HCM") == {"Pearson": True, "Spearman": True}
     assert one_that_says(held(run), "HCM Lift", "Pearson") is False

@@ -133,7 +133,7 @@ def made_up(again=(0.97, 1.0, 1.04), **ratios):
 
 
 def test_claims_hold_where_the_figures_say_so():
-    found = efficiency.claims([made_up(HCM=1.02)])
+    found = efficiency.check_claims([made_up(HCM=1.02)])
     assert [claim.holds for claim in found] == [True] * 4
     assert "1.020 of the time of MSP; MSP a second time took from 0.970 to 1.040; paper 1.09" in found[0].figures
     assert "the paper's own table has 9.71" in found[3].figures
@@ -142,4 +142,4 @@ def test_claims_hold_where_the_figures_say_so():
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_claims_fail_where_the_figures_say_so(sign):
     run = made_up(HCM=1.0 + 0.2 * sign, ViM=0.7, Ensemble=5 + 2 * sign, **{"MC Dropout": 50.0 + 20 * sign})
-    assert [claim.holds for claim in efficiency.claims([run])] == [False] * 4
+    assert [claim.holds for claim in efficiency.check_claims([run])] == [False] * 4

@@ -16,16 +16,16 @@ import torch
 
 from onsphere import InvalidInputError, MissingExtraError
 from reproduction import EXPERIMENTS, PRESETS, Claim, experiment, reproduce
-from reproduction.experiment import chosen_device, compared, load_experiment
+from reproduction.experiment import choose_device, load_experiment, make_row
 
 
 @pytest.fixture
 def fake(monkeypatch):
     """An experiment that takes no time; `seen` lists what it was asked to measure."""
 
-    def measure(settings, seed, *, data, device, report):
+    def measure(settings, seed, *, data, device, on_progress):
         made.seen.append((settings, seed, data, device))
-        report(1, 2, "half-way")
+        on_progress(1, 2, "half-way")
         return {"score": settings["start"] + seed, "pair": (1, 2)}
 
     def draw(runs):
@@ -38,8 +38,8 @@ def fake(monkeypatch):
         ABOUT="\nWhat was done.\n",
         PRESETS={name: {"n_seeds": 2, "start": start} for name, start in (("quick", 1.0), ("cpu", 10.0))},
         measure=measure,
-        tabulate=lambda runs: [compared(1.5, [run["score"] for run in runs], method="HCM", of="|x|"), {"more": None}],
-        claims=lambda runs: [Claim("It grows", True, "1 to 2"), Claim("It falls", False, "1 to 2")],
+        tabulate=lambda runs: [make_row(1.5, [run["score"] for run in runs], method="HCM", of="|x|"), {"more": None}],
+        check_claims=lambda runs: [Claim("It grows", True, "1 to 2"), Claim("It falls", False, "1 to 2")],
         draw=draw,
         seen=[],
     )
@@ -60,7 +60,7 @@ def test_a_run_writes_table_facts_and_figures(fake, tmp_path):
     assert all(path.parent == result.folder and path.stat().st_size > 0 for path in result.files)
     assert result.files[2].read_bytes().startswith(b"\x89PNG")
     facts = json.loads(result.files[1].read_bytes())
-    assert facts["command"] == "onsphere reproduce toy --preset quick --seeds 2"
+    assert facts["command"] == "python -m reproduction toy --preset quick --seeds 2"
     assert facts["settings"] == {"start": 1.0}
     assert facts["rows"] == result.rows
     assert facts["claims"][1] == {"text": "It falls", "holds": False, "figures": "1 to 2", "ours": False}
@@ -77,7 +77,7 @@ def test_the_markdown_can_be_read(fake, tmp_path):
     assert "- **holds**: It grows (1 to 2)\n- **does not hold**: It falls (1 to 2)\n" in text
     assert "| method | of | paper | ours | ± (seeds) | agrees? | more |\n| --- |" in text
     assert "| HCM | \\|x\\| | 1.5 | 1.5 | 0.5 | yes | – |\n| – | – | – | – | – | – | – |" in text
-    assert "`onsphere reproduce toy --preset quick --seeds 2`; 2 seed(s)" in text
+    assert "`python -m reproduction toy --preset quick --seeds 2`; 2 seed(s)" in text
 
 
 def test_what_is_written_has_the_rights_of_any_file(fake, tmp_path):
@@ -107,7 +107,7 @@ def test_figures_are_not_left_open(fake, tmp_path):
     ],
 )
 def test_agreement_is_ten_percent_and_unclear_within_two_deviations(paper, ours, agrees):
-    row = compared(paper, ours, method="HCM")
+    row = make_row(paper, ours, method="HCM")
     assert row == {
         "method": "HCM",
         "paper": paper,
@@ -118,8 +118,8 @@ def test_agreement_is_ten_percent_and_unclear_within_two_deviations(paper, ours,
 
 
 def test_agreement_within_so_many_points():
-    assert compared(90.0, [87.5], within=3.0)["agrees?"] == "yes"
-    assert compared(90.0, [86.5], within=3.0)["agrees?"] == "no"
+    assert make_row(90.0, [87.5], within=3.0)["agrees?"] == "yes"
+    assert make_row(90.0, [86.5], within=3.0)["agrees?"] == "no"
 
 
 # --- what is kept ---
@@ -128,12 +128,12 @@ def test_agreement_within_so_many_points():
 def test_what_is_done_is_not_done_again(fake, tmp_path):
     first = reproduce("toy", out=tmp_path)
     told = []
-    second = reproduce("toy", n_seeds=3, out=tmp_path, report=lambda *what: told.append(what))
+    second = reproduce("toy", n_seeds=3, out=tmp_path, on_progress=lambda *what: told.append(what))
     assert seeds_of(fake) == [0, 1, 2]
     assert second.runs[:2] == first.runs
     assert told == [
-        (1, 3, "seed 0 is there already"),
-        (2, 3, "seed 1 is there already"),
+        (1, 3, "seed 0 was run before"),
+        (2, 3, "seed 1 was run before"),
         (2, 3, "seed 2: starts"),
         (2.5, 3, "seed 2: half-way"),
         (3, 3, "written"),
@@ -283,11 +283,11 @@ def test_a_wrong_argument_is_named_before_anything_is_done(fake, tmp_path, asked
 
 
 def test_devices(monkeypatch):
-    assert chosen_device("cpu") == "cpu"
+    assert choose_device("cpu") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert chosen_device("auto") == "cpu"
+    assert choose_device("auto") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert chosen_device("auto") == "cuda"
+    assert choose_device("auto") == "cuda"
 
 
 def test_data_and_device_reach_the_experiment(fake, tmp_path, monkeypatch):
@@ -297,12 +297,10 @@ def test_data_and_device_reach_the_experiment(fake, tmp_path, monkeypatch):
     assert [(data.name, device) for _, _, data, device in fake.seen] == [("from-environment", "cpu"), ("given", "cpu")]
 
 
-@pytest.mark.parametrize(("package", "extra"), [("torch", "torch"), ("skorch", "torch"), ("matplotlib", "report")])
-def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path, package, extra):
+@pytest.mark.parametrize("package", ["torch", "skorch", "matplotlib"])
+def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        MissingExtraError, match=rf"needs {package}\. Install it with: pip install 'onsphere\[{extra}\]'"
-    ):
+    with pytest.raises(MissingExtraError, match=rf"'toy' needs {package}\. .* pip install -e '\.\[reproduction\]'"):
         reproduce("toy", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -320,4 +318,4 @@ def test_every_experiment_can_be_run_by_the_engine(name):
         assert settings["n_seeds"] >= 1
         json.dumps(settings, allow_nan=False)
     assert module.PAPER
-    assert all(callable(getattr(module, step)) for step in ("measure", "tabulate", "claims", "draw"))
+    assert all(callable(getattr(module, step)) for step in ("measure", "tabulate", "check_claims", "draw"))

@@ -49,7 +49,7 @@ def published(**of_methods):
 
 
 def held(run):
-    return {claim.text: claim.holds for claim in industrial.claims([run])}
+    return {claim.text: claim.holds for claim in industrial.check_claims([run])}
 
 
 # --- the quick preset ---
@@ -95,7 +95,7 @@ def test_a_sample_that_was_not_trained_on_is_predicted_worse(quick):
 
 
 def test_the_same_seed_gives_the_same_figures_and_says_so_where_real_spectra_are_missing(quick, tmp_path):
-    again = industrial.measure(QUICK, 0, data=tmp_path, device="cpu", report=lambda *_: None)
+    again = industrial.measure(QUICK, 0, data=tmp_path, device="cpu", on_progress=lambda *_: None)
     assert again["metrics"] == quick.runs[0]["metrics"]
     assert "left out" in again["real"]["skipped"]
     assert "spectra_ncs.npz" in again["real"]["skipped"]
@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_figures_and_says_so_where_real_spectra_are
 @pytest.mark.parametrize("preset", ["cpu", "paper"])
 def test_other_presets_stop_where_real_spectra_are_missing_or_broken(tmp_path, preset):
     def real(data):
-        return industrial._real(industrial.PRESETS[preset], 0, data, "cpu")
+        return industrial._measure_real(industrial.PRESETS[preset], 0, data, "cpu")
 
     with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz\. Got no such file"):
         real(tmp_path)
@@ -122,22 +122,22 @@ def test_the_whole_set_is_taken_where_no_number_is_given(monkeypatch):
     from reproduction.data import make_wafers
 
     parts = [make_wafers(n, random_state=n) for n in (3, 2, 4)]
-    monkeypatch.setattr(industrial, "wafer_benchmark", lambda seed: parts if seed == 7 else None)
-    for part, given in zip(industrial._wafers(None, 7), parts, strict=True):
+    monkeypatch.setattr(industrial, "make_wafer_benchmark", lambda seed: parts if seed == 7 else None)
+    for part, given in zip(industrial._load_wafers(None, 7), parts, strict=True):
         np.testing.assert_array_equal(part.spectra, given.spectra)
         np.testing.assert_array_equal(part.radii, given.radii)
         assert part.kind.tolist() == ["normal"] * len(given)
 
 
 def test_few_wafers_hold_every_kind():
-    train, held_out, test = industrial._wafers(18, 0)
+    train, held_out, test = industrial._load_wafers(18, 0)
     assert [len(part.radii) for part in (train, held_out, test)] == [18, 4, 18]
     assert sorted(set(test.kind)) == sorted(WAFER_KINDS)
     assert set(train.kind) == set(held_out.kind) == {"normal"}
 
 
 def test_the_paper_preset_has_the_papers_steps():
-    models = industrial._models(industrial.PRESETS["paper"], 0, "cpu")
+    models = industrial._make_models(industrial.PRESETS["paper"], 0, "cpu")
     assert list(models) == list(industrial.METHODS)
     for model in models.values():
         network = model.estimator
@@ -195,5 +195,5 @@ def test_nothing_is_claimed_of_real_spectra_that_are_missing():
 def test_anomalies_are_averaged_without_normal_and_drifting_wafers():
     run = published()
     run["kinds"]["HCM Lift"] = {kind: {"AUROC": 0.9 * (kind in WAFER_ANOMALIES)} for kind in WAFER_KINDS}
-    (found,) = [claim for claim in industrial.claims([run]) if "anomalies" in claim.text]
+    (found,) = [claim for claim in industrial.check_claims([run]) if "anomalies" in claim.text]
     assert "HCM Lift 0.900" in found.figures

@@ -51,7 +51,7 @@ def made_up(**methods):
 
 
 def holds(*runs):
-    return [claim.holds for claim in noise_1d.claims(runs)]
+    return [claim.holds for claim in noise_1d.check_claims(runs)]
 
 
 # --- the quick preset ---
@@ -73,7 +73,7 @@ def test_what_is_written(quick):
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path):
-    one, two = (noise_1d.measure(TINY, 3, data=tmp_path, device="cpu", report=quiet) for _ in range(2))
+    one, two = (noise_1d.measure(TINY, 3, data=tmp_path, device="cpu", on_progress=quiet) for _ in range(2))
     assert one == two
 
 
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path):
 
 def test_the_paper_s_protocol():
     settings = noise_1d.PRESETS["paper"]
-    methods = noise_1d.methods(settings, 0, "cpu")
+    methods = noise_1d.make_methods(settings, 0, "cpu")
     assert tuple(methods) == noise_1d.METHODS
     for model in methods.values():
         network = model.estimator
@@ -93,7 +93,7 @@ def test_the_paper_s_protocol():
 
 
 def test_the_short_presets_train_all_methods_alike():
-    for model in noise_1d.methods(noise_1d.PRESETS["cpu"], 0, "cpu").values():
+    for model in noise_1d.make_methods(noise_1d.PRESETS["cpu"], 0, "cpu").values():
         assert (model.estimator.schedule, model.estimator.learning_rate) == ("cosine", 5e-3)
         assert list(model.estimator.callbacks) == []
 
@@ -143,7 +143,9 @@ def test_lift_that_is_further_from_sigma():
 
 def test_figures_of_a_curve_by_hand():
     run = made_up(HCM={"slope": 2.0, "off": 3.0})
-    follows, error, ratio, left, right, fit = noise_1d.figures_of(run["kinds"]["laplace"], "laplace", "HCM").values()
+    follows, error, ratio, left, right, fit = noise_1d.compute_figures(
+        run["kinds"]["laplace"], "laplace", "HCM"
+    ).values()
     assert follows == pytest.approx(1)
     assert error == pytest.approx(1, abs=0.01)
     assert ratio == pytest.approx(2, abs=0.01)

@@ -23,7 +23,7 @@ def test_claims_and_table_follow_from_the_runs(name):
     result, runs = result_of(name)
     module = load_experiment(name)
     assert result["preset"] == "cpu"
-    assert result["claims"] == [asdict(claim) for claim in module.claims(runs)]
+    assert result["claims"] == [asdict(claim) for claim in module.check_claims(runs)]
     # Another processor adds up in another order.
     for kept, found in zip(result["rows"], module.tabulate(runs), strict=True):
         assert kept.keys() == found.keys()
@@ -43,7 +43,7 @@ def test_page_and_figures_are_there(name):
     for claim in result["claims"]:
         assert f"**{'holds' if claim['holds'] else 'does not hold'}**: {claim['text']}" in page
     assert f"{len(runs)} seed(s)" in page
-    assert page == experiment._markdown(result, load_experiment(name).ABOUT)
+    assert page == experiment.format_page(result, load_experiment(name).ABOUT)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -60,9 +60,9 @@ def test_the_index_counts_what_holds(name):
 def n_best(method):
     """In how many of the sixteen correlations the method is ahead of its three rivals."""
     best = [
-        error_tables.best_correlations(result_of("depth")[1], method),
-        error_tables.best_correlations(result_of("industrial")[1], method),
-        uci.best_correlations(result_of("uci")[1], method),
+        error_tables.find_best_correlations(result_of("depth")[1], method),
+        error_tables.find_best_correlations(result_of("industrial")[1], method),
+        uci.find_best_correlations(result_of("uci")[1], method),
     ]
     assert sum(map(len, best)) == 16
     return sum(sum(each.values()) for each in best)

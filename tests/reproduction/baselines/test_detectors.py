@@ -8,7 +8,7 @@ from scipy.stats import ortho_group
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
-from onsphere import InvalidInputError, compare
+from onsphere import compare
 from onsphere.baselines import KNN, Entropy
 from reproduction.baselines import HUQ, NUQ, RAU
 
@@ -82,22 +82,3 @@ def test_a_row_far_from_the_data_is_trusted_less(detector, train):
     model = clone(detector).fit(*train)
     far = train[0][:20] + 50.0 * np.array([0, 0, 0, 0, 1, -1, 1])
     assert model.score(far, train[1][:20]).min() > np.median(model.score(*train[:2]))
-
-
-@pytest.mark.parametrize(
-    ("detector", "message"),
-    [
-        (NUQ(n_neighbors=0), "'n_neighbors' parameter of NUQ"),
-        (NUQ(n_neighbors=300), "more rows than n_neighbors=300. Got 300"),
-        (NUQ(bandwidth=0.0), "'bandwidth' parameter of NUQ"),
-        (NUQ(prior_weight=0.0), "'prior_weight' parameter of NUQ"),
-        (HUQ(delta_min=1.5), r"'delta_min' parameter of HUQ must be a float in \[0, 1\]"),
-        (HUQ(delta_max=-0.5), "'delta_max' parameter of HUQ"),
-        (HUQ(alpha="a"), "'alpha' parameter of HUQ"),
-        (HUQ("knn"), r"'epistemic' parameter of HUQ must be a Detector, for example KNN\(\), or None. Got 'knn'"),
-        (HUQ(None, KNN), "'aleatoric' parameter of HUQ must be a Detector"),
-    ],
-)
-def test_parameters_that_cannot_be_used(detector, train, message):
-    with pytest.raises(InvalidInputError, match=message):
-        detector.fit(*train)

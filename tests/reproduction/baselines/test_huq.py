@@ -1,13 +1,11 @@
 """HUQ against its paper's formula, written out once more with loops."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 
-from onsphere import InvalidInputError
 from onsphere.baselines import KNN, MSP, Entropy, Mahalanobis
 from reproduction.baselines import HUQ, huq
 
@@ -66,8 +64,3 @@ def test_huq_of_detectors(train, rows):
     default = [Mahalanobis().fit(*train), MSP().fit(*train)]
     expected = huq(*(part.score(*rows[:2]) for part in default), *(part.score(*train[:2]) for part in default))
     np.testing.assert_allclose(HUQ().fit(*train).score(*rows[:2]), expected, atol=1e-12)
-
-
-def test_the_function_checks_its_shares():
-    with pytest.raises(InvalidInputError, match="'alpha' parameter of huq"):
-        huq(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1), alpha=2.0)

@@ -173,7 +173,7 @@ def test_bad_arguments_are_named():
 
 def test_without_its_libraries_the_extra_is_named(monkeypatch, tmp_path):
     write(tmp_path, *pictures(4, 32, 32))
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingExtraError, match="load_nyu needs pillow"):
         load_nyu(folder=tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from onsphere import InvalidInputError
-from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalized_images
+from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalize_images
 
 GREY = np.random.default_rng(0).integers(0, 256, size=(4, 28, 28), dtype=np.uint8)
 
@@ -65,9 +65,9 @@ def test_pixels_are_scaled_by_channel_alike_in_numpy_and_torch():
     wanted = np.empty(pixels.shape)
     for channel, (mean, deviation) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
         wanted[:, channel] = (pixels[:, channel] / 255 - mean) / deviation
-    ours = normalized_images(pixels)
+    ours = normalize_images(pixels)
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, wanted, atol=1e-6)
-    theirs = normalized_images(torch.from_numpy(pixels))
+    theirs = normalize_images(torch.from_numpy(pixels))
     assert theirs.dtype == torch.float32
     np.testing.assert_allclose(theirs.numpy(), ours, atol=1e-6)

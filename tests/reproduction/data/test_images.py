@@ -344,7 +344,7 @@ def test_an_unknown_split_is_named(load):
 
 
 def test_without_pillow_the_extra_is_named(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingExtraError, match="load_image_folder needs pillow"):
         load_image_folder(tmp_path)
 

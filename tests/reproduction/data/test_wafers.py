@@ -14,11 +14,11 @@ from onsphere import InvalidInputError
 from reproduction.data import (
     WAFER_ANOMALIES,
     WAFER_KINDS,
+    make_wafer_benchmark,
     make_wafers,
     silica_index,
     silicon_index,
     silicon_nitride_index,
-    wafer_benchmark,
     wafer_spectra,
 )
 
@@ -27,7 +27,7 @@ SAME_HOLES = ("contamination", "angle_fault", "saturation")
 
 @pytest.fixture(scope="module")
 def benchmark():
-    return wafer_benchmark(0)
+    return make_wafer_benchmark(0)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_radii_and_spectra_are_possible(benchmark):
 
 
 def test_delta_of_normal_wafers_keeps_clear_of_the_jump(benchmark):
-    for part in (benchmark.train, benchmark.calibration, benchmark.test.rows(benchmark.test.label == "normal")):
+    for part in (benchmark.train, benchmark.calibration, benchmark.test.select(benchmark.test.label == "normal")):
         assert part.spectra[:, 200:].min() > 45
         assert part.spectra[:, 200:].max() < 315
         steps = np.abs(np.diff(part.spectra[:, 200:], axis=1))
@@ -145,15 +145,15 @@ def test_delta_of_normal_wafers_keeps_clear_of_the_jump(benchmark):
 
 def test_drift_comes_last_and_grows(benchmark):
     test = benchmark.test
-    regular = test.rows(np.isin(test.label, ["normal", "drift"]))
+    regular = test.select(np.isin(test.label, ["normal", "drift"]))
     assert regular.label.tolist() == ["normal"] * 3000 + ["drift"] * 896
-    drift = regular.rows(regular.label == "drift")
+    drift = regular.select(regular.label == "drift")
     severity = drift.parameters["severity"]
     np.testing.assert_allclose(severity, np.linspace(0, 1, 896))
     mean = drift.radii.mean(axis=1)
     slope = np.polyfit(severity, mean, 1)[0]
     assert 5.5 < slope < 7.5  # 6 nm of bias and the mean of a growing bow
-    normal = regular.rows(regular.label == "normal").radii.mean()
+    normal = regular.select(regular.label == "normal").radii.mean()
     assert abs(mean[:90].mean() - normal) < 1
     assert mean[-90:].mean() - normal > 5
     assert (test.parameters["severity"][test.label != "drift"] == 0).all()
@@ -179,7 +179,7 @@ def test_other_wafers_look_other(benchmark):
         return nearest.kneighbors(scaler.transform(wafers.spectra))[0].mean()
 
     test, base = benchmark.test, distance(benchmark.calibration)
-    ratio = {kind: distance(test.rows(test.label == kind)) / base for kind in WAFER_KINDS}
+    ratio = {kind: distance(test.select(test.label == kind)) / base for kind in WAFER_KINDS}
     assert ratio.pop("normal") == pytest.approx(1, abs=0.08)
     assert min(ratio.values()) > 1.3
     assert min(ratio[kind] for kind in ("drift", "clogged", "under_etch", "footing", "mask_erosion")) > 1.8
@@ -187,7 +187,7 @@ def test_other_wafers_look_other(benchmark):
 
 def test_holes_are_deformed_as_the_label_says(benchmark):
     test = benchmark.test
-    radii = {kind: test.rows(test.label == kind).radii for kind in WAFER_KINDS}
+    radii = {kind: test.select(test.label == kind).radii for kind in WAFER_KINDS}
     normal = radii["normal"]
     assert (radii["clogged"].min(axis=1) < 12).mean() > 0.95
     assert (normal.min(axis=1) < 12).mean() == 0
@@ -196,7 +196,7 @@ def test_holes_are_deformed_as_the_label_says(benchmark):
     assert radii["mask_erosion"][:, 0].mean() > normal[:, 0].mean() + 4
     for kind in SAME_HOLES:
         assert abs(radii[kind].mean() - normal.mean()) < 1
-    given = {kind: test.rows(test.label == kind).parameters for kind in WAFER_KINDS}
+    given = {kind: test.select(test.label == kind).parameters for kind in WAFER_KINDS}
     assert given["mask_erosion"]["mask_thickness"].max() < 15
     assert given["contamination"]["residue_thickness"].min() >= 2
     assert np.abs(given["angle_fault"]["angle"] - 65).min() > 0.4
@@ -210,14 +210,14 @@ def test_holes_are_deformed_as_the_label_says(benchmark):
 def test_a_linear_model_learns_normal_wafers_and_fails_on_the_others(benchmark, ridge):
     """R² 0.92 on normal wafers, and RMSE 0.71 nm there against 0.92 (angle_fault) to 6.6 nm (under_etch), seed 0."""
     test = benchmark.test
-    normal = test.rows(test.label == "normal")
+    normal = test.select(test.label == "normal")
     assert r2_score(normal.radii, ridge.predict(normal.spectra)) > 0.88
-    error = {kind: rmse(ridge, test.rows(test.label == kind)) for kind in WAFER_KINDS}
+    error = {kind: rmse(ridge, test.select(test.label == kind)) for kind in WAFER_KINDS}
     assert error["normal"] < 0.85
     assert min(error[kind] for kind in WAFER_KINDS[1:]) > 1.15 * error["normal"]
     assert min(error[kind] for kind in ("clogged", "under_etch", "footing", "mask_erosion")) > 2.5 * error["normal"]
-    drift = test.rows(test.label == "drift")
-    assert rmse(ridge, drift.rows(slice(-200, None))) > 1.5 * rmse(ridge, drift.rows(slice(0, 200)))
+    drift = test.select(test.label == "drift")
+    assert rmse(ridge, drift.select(slice(-200, None))) > 1.5 * rmse(ridge, drift.select(slice(0, 200)))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -260,7 +260,7 @@ def test_the_standard_set_depends_on_its_seed(benchmark):
 
 
 def test_rows_are_picked_together(benchmark):
-    some = benchmark.test.rows([5, 2])
+    some = benchmark.test.select([5, 2])
     assert len(some) == 2
     np.testing.assert_array_equal(some.wafer, benchmark.test.wafer[[5, 2]])
     np.testing.assert_array_equal(some.parameters["pitch"], benchmark.test.parameters["pitch"][[5, 2]])
