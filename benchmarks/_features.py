@@ -13,9 +13,7 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsphere.torch import features, resnet20
-from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalize_images
-from reproduction.data.images import load_cifar10
-from reproduction.data.uci import data_folder
+from reproduction.data import IMAGE_SETS, data_folder, load_cifar10, load_image_set, normalize_images
 from reproduction.networks import resnet56
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"

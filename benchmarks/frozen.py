@@ -18,8 +18,8 @@ from scipy.special import logsumexp, softmax
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.neighbors import NearestNeighbors
 
+from onsphere import FrozenHead
 from onsphere.metrics import auroc
-from onsphere.models.frozen import FrozenHead
 from onsphere.models.frozen.designs import Kernel
 
 GOALS = {"ResNet-20": 92.7, "ResNet-56": 92.9}

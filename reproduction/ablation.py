@@ -21,14 +21,14 @@ TITLE = "Ablation of λ on six tables (Table 12)"
 
 ABOUT = """
 The paper's HCM (`Duplicate(standardize=False)`, product decoder) over a network with three hidden layers of 20 is
-trained with λ = 0, 1, 3 and 5 on 80 % of the rows of a set, and its mean absolute error is taken on 10 % that it has
-not seen. The paper has one split; here every seed splits anew.
+trained with λ = 0, 1, 3 and 5 on 80 % of the rows of a set, and its mean absolute error is measured on 10 % that it
+has not seen. The paper has one split; here every seed has its own.
 
-- Targets are not standardised, so the direction is weighed by the square of a magnitude in the target's own unit,
-  beside which λ is nothing unless that magnitude is small, as that of kin8nm is.
+- Targets are not standardised, so the direction is weighted by the square of a magnitude in the target's own unit, next
+  to which λ hardly counts unless that magnitude is small, as for kin8nm.
 - Errors of yacht are in standard deviations of its target: the paper's are too small for any other unit.
 - `paper` has the paper's learning rate of 1e-4 for 200 epochs (in batches of 32; the paper names no size). `cpu` starts
-  from 5e-3 and lets it fall by a cosine, as the experiment `uci` does, with at most 16 batches in an epoch and 3 seeds.
+  from 5e-3 and follows a cosine, as the experiment `uci` does, with at most 16 batches in an epoch and 3 seeds.
   `quick` learns one small set that needs no files.
 """
 

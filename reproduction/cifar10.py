@@ -18,8 +18,7 @@ from onsphere.sphere import scores
 from reproduction.arguments import Floats
 from reproduction.cifar10_learners import Learner, Tail, draw_epoch, make_learners
 from reproduction.cifar10_published import PAPER, PAPER_GROUPS, TABLES
-from reproduction.data.image_sets import load_image_set, normalize_images
-from reproduction.data.images import load_cifar10
+from reproduction.data import load_cifar10, load_image_set, normalize_images
 from reproduction.efficiency import DETECTORS as FITTED
 from reproduction.efficiency import score_draws
 from reproduction.experiment import Claim, OnProgress, make_row
@@ -30,34 +29,33 @@ __all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measur
 TITLE = "CIFAR-10 against other images (tables 2, 6, 7, 9, 10)"
 
 ABOUT = """
-A classifier of CIFAR-10 is asked how far to trust its answers, on CIFAR-10's test images and on images of other sets:
-near ones (CIFAR-100, Tiny ImageNet) and far ones (MNIST, SVHN, DTD). Places365 is left out, so the means here are over
-five sets, and so are the paper's beside them in tables 6, 7, 9 and 10; those of table 2 are as published, with
-Places365. A mean over near and far counts both groups alike. Tiny ImageNet, SVHN and DTD are copies at 32×32 pixels,
-DTD 10 of its 47 classes. FPR@95 is the share of CIFAR-10 rejected where 95 % of the other set is, as in the paper's
-code.
+A classifier of CIFAR-10 says how far to trust its answers, on CIFAR-10's test images and on images of other sets: near
+ones (CIFAR-100, Tiny ImageNet) and far ones (MNIST, SVHN, DTD). Places365 is left out, so the means here are over five
+sets, and so are the paper's means in tables 6, 7, 9 and 10; those of table 2 are as published, with Places365. A mean
+over near and far gives both groups the same weight. Tiny ImageNet, SVHN and DTD are copies at 32×32 pixels, DTD 10 of
+its 47 classes. FPR@95 is the share of CIFAR-10 that is rejected when 95 % of the other set is, as in the paper's code.
 
 The paper trains ResNet-18 for 100 epochs with 5 seeds: preset "paper", with random crops and flips, and inputs scaled
-by the mean and deviation of ImageNet, on both of which it is silent. HCM has its loss from the reference code. It
-offers two ways of mixing and does not say which of its tables used which: pairs (here for tables 9 and 10, with shares
-drawn evenly) and 20 images with Dirichlet shares (here for "HCM mix" of tables 2, 6 and 7). Every method is shown with
-both and without. Every image of a mixed batch is mixed. Ensembles have 5 members, MC dropout drops 10 % before the last
-layer and asks 50 times; both are scored by the entropy of the mean. ODIN and NCI keep their defaults, where their
-papers choose by strange images.
+by the mean and deviation of ImageNet; the paper mentions neither. HCM has its loss from the reference code, which
+offers two ways of mixing. The paper does not say which of its tables used which: here, pairs with uniform shares are
+used for tables 9 and 10, and 20 images with Dirichlet shares for "HCM mix" of tables 2, 6 and 7. Every method is shown
+with both and without. Every image of a mixed batch is mixed. Ensembles have 5 members; MC dropout drops 10 % before the
+last layer and passes 50 times; both are scored by the entropy of the mean. ODIN and NCI keep their defaults, although
+their papers tune them on out-of-distribution images.
 
 Preset "cpu" is for one core and 40 minutes, with one seed and 2,000 images of each set, so differences below a point
-are noise. It starts from a trained ResNet-20, keeps the stem and two of three stages as they are, and trains the third
-and a new last layer by the paper's optimiser for 10 epochs of 5,000 images, all networks alike; the learning rate falls
+are noise. It starts from a trained ResNet-20, freezes the stem and two of three stages, and trains the third and a new
+last layer by the paper's optimiser for 10 epochs of 5,000 images, the same for all networks; the learning rate falls
 after 6 and 9 epochs, which was chosen by the training loss. That is one pass over the training images where the paper
-makes 100. Softmax networks profit from the start, which was one of them. HCM is far from done: the norms of its
-directions still vary on training images, where they should be 1, and no start knew mixtures. Members of one ensemble
-share their start and their images and differ in the last layer and the order of images: they are less diverse than
-those of the paper. The loss of HCM skips its two epochs of warm-up. Detectors are fitted on 10,000 training images.
-Nothing else was tuned. Preset "quick" draws coloured squares in place of all sets.
+makes 100. Softmax networks benefit from the start, which was one of them. HCM is far from converged: the norms of its
+directions still vary on training images, where they should be 1, and the start had never seen mixtures. Members of one
+ensemble share their start and their images, and differ only in the last layer and the order of images: they are less
+diverse than those of the paper. The loss of HCM skips its two epochs of warm-up. Detectors are fitted on 10,000
+training images. Nothing else was tuned. Preset "quick" draws coloured squares in place of all sets.
 
 Beyond the paper: "Gini" is a softmax network trained by the squared error of its probabilities and scored by their
-Gini impurity; "HCM signed" scores by 1 − ‖d‖ in place of its size, which orders rows like the Gini impurity of the
-direction; "FrozenHead" is fitted on the features of the softmax network as it is, like KNN.
+Gini impurity; "HCM signed" scores by 1 − ‖d‖ instead of its absolute value, which orders rows like the Gini impurity of
+the direction; "FrozenHead" is fitted on the features of the unchanged softmax network, like KNN.
 """
 
 FULL: dict[str, Any] = {
@@ -114,7 +112,7 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_
                 on_progress(step, n_steps, f"{MIXINGS[mixing]}, epoch {epoch + 1} of {settings['n_epochs']}")
                 maps, soft = draw_epoch(settings, mixing, stem, pictures["train"], labels["train"], device)
                 for learner in learners.values():
-                    learner.loss.epoch = settings["first_epoch"] + epoch  # HCM's looks at it
+                    learner.loss.epoch = settings["first_epoch"] + epoch  # HCM's loss reads it
                     learner.train(maps, soft, settings["batch_size"])
             on_progress((number + 1) * (settings["n_epochs"] + 1) - 1, n_steps, f"{MIXINGS[mixing]}, scores")
             answers, directions = score_sets(settings, seed, stem, learners, pictures, labels, device)

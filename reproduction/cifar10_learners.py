@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from onsphere.torch import HCMLoss, ResNet, attach, dirichlet_mix, mixup, resnet20
+from reproduction.data import normalize_images
 from reproduction.data.files import broken_file_error, require_file
-from reproduction.data.image_sets import normalize_images
 from reproduction.networks import resnet18
 
 __all__ = ["NETWORKS", "Learner", "SquaredError", "Tail", "crop_and_flip", "draw_epoch", "make_learners"]

@@ -45,21 +45,20 @@ TITLE = "Depth estimation on NYU-v2 (Table 3, Figure 3)"
 
 ABOUT = """
 A U-Net learns the depth of 64×64 pictures. Test pictures get noise x + a·ε with a ~ U(0, .5) each, and the question is
-whether the uncertainty of a map goes with its error, the root mean square over pixels.
+whether the uncertainty of a map follows its error, the root mean square over pixels.
 
 - **Data.** All 1,449 labelled pairs of NYU-v2, split at random into 80 % training, 10 % validation and 10 % test as in
-  the paper (frames of one scene may so lie in two parts). Depth is in units of 10 m, to which the paper's RMSE of .12
-  points. Temperature and confidence are calibrated on the validation pictures, noised like those of the test.
+  the paper (so frames of one scene may be in two parts). Depth is in units of 10 m, which the paper's RMSE of .12
+  suggests. Temperature and confidence are calibrated on the validation pictures, noised like those of the test.
 - **Methods.** *HCM* is the paper's: the direction is the whole map over its length, with one magnitude per picture (the
-  text leaves it open), value R·d, score u. *HCM Lift* is ours, named beforehand: every pixel on a sphere of its own
-  (`Lift`, mean decoder), the mean of u + a over the pixels as the score. The ensemble has 5 members; MC dropout drops
-  channels (10 %) after each block; EDL has a normal-inverse-gamma distribution per pixel. The score of these three is
-  the root mean square over pixels. All share network, optimiser, number of epochs and batches.
+  paper does not say), value R·d, score u. *HCM Lift* is ours, chosen beforehand: every pixel has its own sphere
+  (`Lift`, mean decoder), and the score is the mean of u + a over the pixels. The ensemble has 5 members; MC dropout
+  drops channels (10 %) after each block; EDL has a normal-inverse-gamma distribution per pixel. The score of these
+  three is the root mean square over pixels. All share network, optimiser, number of epochs and batches.
 - **Presets.** `paper`: 64 channels, 200 epochs of Adam at 2e-4, divided by 10 at 50, 100 and 150. `cpu`: 8 channels, 40
   epochs at 1e-3 (the best of 1e-3, 2e-3, 5e-3 and 1e-2 for a plain U-Net after 5, on clean validation pictures),
   divided by 10 after a quarter, a half and three quarters; 20 passes of MC dropout instead of 50; one seed. It takes
-  about an hour of one core.
-  `quick`: made-up rooms of 32×32 pixels.
+  about an hour of one core. `quick`: synthetic rooms of 32×32 pixels.
 """
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -31,25 +31,25 @@ TITLE = "What a score costs (table 8)"
 
 ABOUT = """
 Every method answers the same question for a batch of images: a class, and one number per image that says how far to
-trust it. All have the same ResNet-18 for CIFAR-10 and take turns in one run, so that whatever else the machine does
-falls on all alike. What is compared with the paper is the ratio to MSP: the paper's times are of a GPU, of which it
-gives ranges; the middle of each stands here. Its milliseconds per image are about one over its throughput, so they are
-compared with ours in batches of 64. This is a measurement of ratios, not a test: weights and images are random, because
-what they are does not change the cost. Scores of features are those of `onsphere.baselines`: they run on the processor,
-check what they are given (about a millisecond per batch, which shows for single images), and were fitted on as many
-random features as CIFAR-10 has training images. Scores of logits and HCM are a few operations of torch.
+trust it. All have the same ResNet-18 for CIFAR-10 and take turns in one run, so that other work of the machine slows
+all of them down equally. Only the ratio to MSP is compared with the paper: the paper's times are ranges, measured on a
+GPU, and the middle of each range is used here. Its milliseconds per image are about one over its throughput, so they
+are compared with ours in batches of 64. This is a measurement of ratios, not a test: weights and images are random,
+because they do not change the cost. Scores of features are those of `onsphere.baselines`: they run on the processor,
+check their input (about a millisecond per batch, which shows for single images), and were fitted on as many random
+features as CIFAR-10 has training images. Scores of logits and HCM are a few operations of torch.
 
-Times are of the processor, with one thread; on a GPU they are of the wall clock. "MSP again" is MSP a second time: how
-far it is from 1 is the noise. Ensembles, MC dropout and ODIN take part in fewer turns. MC dropout repeats the whole
-network, as where dropout lies between layers; with dropout before the last layer alone, only that layer would have to
-be repeated. Scoring is the part of the time after the last pass of the network. Multiplications are counted in the
+Times are processor times with one thread; on a GPU they are wall-clock times. "MSP again" is MSP a second time: its
+distance from 1 is the noise. Ensembles, MC dropout and ODIN take part in fewer turns. MC dropout repeats the whole
+network, as needed for dropout between layers; with dropout only before the last layer, only that layer would have to be
+repeated. Scoring is the part of the time after the last pass of the network. Multiplications are counted in the
 convolutions and linear layers of all passes, forwards and backwards. Memory is that of the weights, of what a detector
-keeps, and of the tensors of a batch of 64 at their most.
+stores, and the peak of the tensors of a batch of 64.
 
 Preset "paper" is for a GPU. Preset "cpu" is the same with fewer turns. Preset "quick" has a tiny network.
 """
 
-# Turns are those of a single image and of a batch.
+# Turns with a single image and with a batch.
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "n_seeds": 1,

@@ -45,25 +45,25 @@ __all__ = [
 TITLE = "Industrial regression: etched holes from ellipsometry (Table 4, Figures 4 and 5)"
 
 ABOUT = """
-The paper's wafers are proprietary. In their place stand simulated ones of the same size (`reproduction.data.wafers`):
-400 inputs, the radius of the hole at 25 depths in nanometres, 1,375 wafers to learn from and 4,596 to be tested on, of
-which 3,000 are normal, 896 drift and 700 have one of seven anomalies. Each seed simulates wafers of its own. So the
-paper's figures are those of other data, and only the order of the methods can be compared.
+The paper's wafers are proprietary. They are replaced by simulated ones of the same size (`reproduction.data.wafers`):
+400 inputs, the radius of the hole at 25 depths in nanometres, 1,375 wafers for training and 4,596 for testing: 3,000
+normal ones, 896 that drift and 700 with one of seven anomalies. Each seed simulates its own wafers. So the paper's
+figures are those of other data, and only the order of the methods can be compared.
 
 - **Calibration** is on 500 further wafers, all normal; drift and anomalies push the coverages of the test below the
   nominal ones. Confidence is quantile-normalised: the share of calibration wafers that were at least as uncertain, so
   that 10 % of normal wafers are below .1, and of the others as many as the method finds.
 - **Methods.** *HCM* is the paper's: `Polar`, product decoder, u; outputs are standardised first, as on the UCI sets.
-  *HCM raw* leaves them as they are, so that Proposition 1 holds in nanometres. *HCM Lift* is ours, named beforehand:
+  *HCM raw* does not standardise them, so that Proposition 1 holds in nanometres. *HCM Lift* is ours, chosen beforehand:
   `Lift`, mean decoder, u + a. The ensemble has 5 members; MC dropout drops 10 % and passes 50 times; EDL is scored by
   its epistemic part. All share the network (200, 100, 50), the optimiser and the epochs.
 - **Beyond the paper**: results by kind of wafer, AUROC of normal wafers against each other kind, the coverage of
   conformal boxes (90 %, all 25 radii at once) on normal test wafers, and a check on 243 real spectra of three films of
   amorphous silicon: each sample in turn is kept from training, and its score compared with that of held-out spectra of
   the other two. Targets are seven fitted parameters, in standard deviations of the training rows. Samples differ much
-  more than the spectra of one, so this asks little.
-- **Presets.** `paper`: 1,000 epochs of Adam at .002, divided by 10 at 150, 300, …, 900, weight decay 1e-4 (the batch
-  size is not told; 64 here). `cpu`: 300 epochs in batches of 128, with the steps at the same shares. `quick`: a few
+  more than the spectra of one sample, so this is an easy check.
+- **Presets.** `paper`: 1,000 epochs of Adam at .002, divided by 10 at 150, 300, …, 900, weight decay 1e-4 (the paper
+  names no batch size; 64 here). `cpu`: 300 epochs in batches of 128, with the steps at the same shares. `quick`: a few
   wafers and epochs.
 """
 

@@ -28,20 +28,20 @@ published script:
 - "gaussian": y = x³ on [−4, 4], with noise on [−2, 2] only, whose sigma rises from 0 to 5;
 - "laplace": the same with Laplace's distribution;
 - "bimodal": the same with two peaks three sigma above and below the curve, each as wide as sigma;
-- "multivalued": y = ±√x on [0, 4], both branches alike likely, with Gaussian noise that rises from .2 to .5.
+- "multivalued": y = ±√x on [0, 4], both branches equally likely, with Gaussian noise that rises from .2 to .5.
 
-"HCM" is the paper's (the target written twice), "HCM Lift" ours; beside them a mixture density network with five
+"HCM" is the paper's (the target written twice), "HCM Lift" ours; the others are a mixture density network with five
 components and two Bayesian networks, whose uncertainty is the spread of 50 drawn networks alone ("BNN epistemic"), or
-that and one learned level of noise, the same for all inputs ("BNN aleatoric"). In these the divergence from the prior
-counts a tenth; else they learn little more than the mean. All are trained alike. "paper" has 4,000 points, 1,000
-epochs, batches of 64, and Adam with a rate of .001 that falls to a tenth at 20, 40, 60 and 80 % of the epochs. "cpu"
-has 2,000 points, 300 epochs, batches of 256 and 3 seeds; with so few steps, a rate that falls from .005 by a cosine
-reaches the lowest training losses, and was chosen for that.
+that and one learned level of noise, the same for all inputs ("BNN aleatoric"). Their divergence from the prior has a
+weight of a tenth; otherwise they learn little more than the mean. All are trained in the same way. "paper" has 4,000
+points, 1,000 epochs, batches of 64, and Adam with a rate of .001 that falls to a tenth at 20, 40, 60 and 80 % of the
+epochs. "cpu" has 2,000 points, 300 epochs, batches of 256 and 3 seeds; with so few steps, a rate that falls from .005
+by a cosine reaches the lowest training losses, and was chosen for that.
 
 u is each method's own uncertainty: that of the paper for HCM, u + a for Lift, the standard deviation for the others. We
-say that it follows the noise where its correlation with the true sigma, over the domain, is above .7; and that it
-notices that it is asked off the domain where its mean over two units on either side is above that within the domain
-(the script asks off the domain in the first three only). σ̂ is compared with the true sigma wherever that is above 0.
+say that it follows the noise if its correlation with the true sigma, over the domain, is above .7; and that it notices
+inputs off the domain if its mean over two units on either side is above that within the domain (the script goes off the
+domain in the first three only). σ̂ is compared with the true sigma wherever that is above 0.
 """
 
 _SHORT: dict[str, Any] = {"learning_rate": 5e-3, "schedule": "cosine"}

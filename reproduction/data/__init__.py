@@ -9,6 +9,7 @@
 from reproduction.data.depth import load_nyu
 from reproduction.data.ellipsometry import EllipsometrySpectra, load_ellipsometry
 from reproduction.data.files import data_folder
+from reproduction.data.image_sets import IMAGE_SETS, load_image_set, normalize_images
 from reproduction.data.images import (
     load_cifar10,
     load_cifar100,
@@ -47,6 +48,7 @@ from reproduction.data.wafers import (
 )
 
 __all__ = [
+    "IMAGE_SETS",
     "NOISE_KINDS",
     "TEXT_NAMES",
     "UCI_NAMES",
@@ -69,6 +71,7 @@ __all__ = [
     "load_cifar100",
     "load_ellipsometry",
     "load_image_folder",
+    "load_image_set",
     "load_mnist",
     "load_nyu",
     "load_svhn",
@@ -80,6 +83,7 @@ __all__ = [
     "make_wafers",
     "maxwell_garnett",
     "ncs_from_angles",
+    "normalize_images",
     "resize_images",
     "silica_index",
     "silicon_index",

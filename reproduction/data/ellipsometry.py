@@ -2,7 +2,7 @@
 
 They come with the repository ANN-Spectroscopic-Ellipsometry on GitHub: 81 places on each of three samples of
 hydrogenated amorphous silicon (a-Si:H), two on oxidised silicon wafers (MV1519, MV1523), one on soda-lime glass
-(MV1530). Rows of one sample are alike; split by sample, never at random.
+(MV1530). Rows of one sample are similar; split by sample, never at random.
 """
 
 from __future__ import annotations

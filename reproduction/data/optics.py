@@ -272,7 +272,7 @@ def ellipsometric_angles(r_s: ArrayLike, r_p: ArrayLike) -> tuple[Floats, Floats
 
     Examples
     --------
-    At normal incidence s and p are alike.
+    At normal incidence s and p are the same.
 
     >>> psi, delta = ellipsometric_angles(*stack_reflection([1.0, 1.5], [], 500.0, 0.0))
     >>> round(float(psi), 9), round(float(delta), 9)
@@ -292,7 +292,7 @@ def angles_from_ncs(N: ArrayLike, C: ArrayLike, S: ArrayLike) -> tuple[Floats, F
     """
     n, c, s = (np.asarray(value, dtype=np.float64) for value in (N, C, S))
     delta = np.mod(np.degrees(np.arctan2(s, c)), 360.0)
-    # What lies a rounding error below 0 would come out as 360.
+    # A rounding error below 0 would come out as 360.
     return np.degrees(np.arctan2(np.hypot(c, s), n)) / 2, np.where(delta == 360.0, 0.0, delta)
 
 

@@ -13,7 +13,7 @@ from reproduction.arguments import Floats, check_count, check_option, make_rando
 
 __all__ = ["NOISE_DOMAINS", "NOISE_KINDS", "make_noise_1d", "make_toy", "noise_1d_sigma"]
 
-# Where the points of each kind lie.
+# The range of x of each kind.
 NOISE_DOMAINS = {"gaussian": (-4, 4), "laplace": (-4, 4), "bimodal": (-4, 4), "multivalued": (0, 4)}
 NOISE_KINDS = tuple(NOISE_DOMAINS)
 

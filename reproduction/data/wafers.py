@@ -19,7 +19,7 @@ off by 0.02° (one sigma).
 
 What the model leaves out. Layers are isotropic and flat: what moves a hole sideways (tilt, twist) or makes it oval
 without a change of area leaves no trace; the true array is birefringent (the field along the holes sees the plain mean
-of the permittivities); diffraction, cross-polarisation and depolarisation are absent, which asks for a pitch well below
+of the permittivities); diffraction, cross-polarisation and depolarisation are absent, which needs a pitch well below
 the wavelength. Radii can be told apart because the film interferes at many wavelengths, to about a quarter of the
 shortest wavelength in depth: roughness on a finer scale cannot be recovered, by any method.
 

