@@ -7,7 +7,7 @@ from scipy import stats
 
 from onsphere.calibration import find_coverage_range, make_coverage_distribution
 from onsphere.report.formatting import format_number, format_percent
-from onsphere.report.summary import describe_model, judge_model, write_headline
+from onsphere.report.summary import summarize
 
 THIN = "\u202f"
 
@@ -80,7 +80,7 @@ def test_the_chance_range_holds_as_often_as_it_should():
 
 
 def list_kinds(rows):
-    return [verdict.kind for verdict in judge_model(rows)]
+    return [verdict.kind for verdict in summarize(rows)["verdicts"]]
 
 
 def test_each_verdict_follows_from_the_rows(rows):
@@ -96,7 +96,7 @@ def test_each_verdict_follows_from_the_rows(rows):
     covered = uncertainty < 120
     bad = rows(400 - uncertainty, uncertainty, accepted=accepted, target=target, covered=covered)
     assert list_kinds(bad) == ["poor", "poor", "poor", "poor"]
-    assert "too small" in judge_model(bad)[1].title
+    assert "too small" in summarize(bad)["verdicts"][1].title
     covered = uncertainty <= 180
     error = 190.0 + 10 * (uncertainty % 4) + uncertainty / 40
     middling = rows(error, uncertainty, accepted=accepted, target=target, covered=covered)
@@ -106,17 +106,17 @@ def test_each_verdict_follows_from_the_rows(rows):
 def test_rows_that_allow_no_verdict_get_none(rows):
     same = rows(np.ones(50), np.arange(50.0), accepted=np.ones(50, dtype=bool))
     assert list_kinds(same)[2:] == ["know", "know"]
-    assert "accepts all of these rows" in write_headline(same)
+    assert "accepts all of these rows" in summarize(same)["headline"]
     none = rows(np.ones(50), np.ones(50), accepted=np.zeros(50, dtype=bool))
-    assert "accepts none of these rows" in write_headline(none)
-    assert "the same uncertainty" in judge_model(rows(np.arange(50), np.ones(50)))[2].text
+    assert "accepts none of these rows" in summarize(none)["headline"]
+    assert "the same uncertainty" in summarize(rows(np.arange(50), np.ones(50)))["verdicts"][2].text
     assert list_kinds(rows(np.arange(50), np.arange(50)))[3] == "know"
     perfect = rows(np.zeros(50), np.arange(50.0))
     assert list_kinds(perfect)[0] == "poor", "a constant target needs no model"
 
 
 def test_sets_that_hold_more_than_promised_are_usual(rows):
-    found = judge_model(rows(np.arange(200) % 2, np.arange(200), is_class=True))[1]
+    found = summarize(rows(np.arange(200) % 2, np.arange(200), is_class=True))["verdicts"][1]
     assert (found.kind, "More than promised is usual" in found.text) == ("good", True)
 
 
@@ -125,11 +125,11 @@ def test_sets_that_hold_more_than_promised_are_usual(rows):
 
 def test_the_columns_are_counted_by_kind(rows):
     frame = pd.DataFrame({"a": np.arange(20.0), "b": ["x", "y"] * 10, "c": pd.date_range("2024-01-01", periods=20)})
-    text = describe_model(rows(np.arange(20), np.arange(20), frame=frame))
+    text = summarize(rows(np.arange(20), np.arange(20), frame=frame))["about"]
     assert "from 3 columns (1 of numbers, 1 of categories, 1 of dates)." in text[0]
-    assert "from 1 column of numbers." in describe_model(rows(np.arange(20), np.arange(20)))[0]
+    assert "from 1 column of numbers." in summarize(rows(np.arange(20), np.arange(20)))["about"][0]
     yes = frame.assign(d=[True, None] * 10, e=[None] * 20)
-    text = describe_model(rows(np.arange(20), np.arange(20), frame=yes))
+    text = summarize(rows(np.arange(20), np.arange(20), frame=yes))["about"]
     assert "from 5 columns (1 of numbers, 2 of categories, 1 of yes/no, 1 of dates)." in text[0]
     wide = pd.concat([frame] * 80, axis=1)
-    assert "from 240 columns." in describe_model(rows(np.arange(20), np.arange(20), frame=wide))[0]
+    assert "from 240 columns." in summarize(rows(np.arange(20), np.arange(20), frame=wide))["about"][0]

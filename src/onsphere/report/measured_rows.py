@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere import metrics
 from onsphere._internal.validation import (
     Floats,
     check_labels,
@@ -22,6 +21,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.evaluation import find_covered
 from onsphere.metrics._checks import pick_evenly
 from onsphere.models.base import CalibratedModel
 from onsphere.sphere.embedding import as_columns
@@ -117,7 +117,10 @@ class MeasuredRows:
 
 
 def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: Any, row_names: Any) -> MeasuredRows:
-    """Assess rows with known targets, and keep those with a finite prediction."""
+    """Assess rows with known targets, and keep those with a finite prediction.
+
+    Others lie so far from the training rows that the model has no finite number for them.
+    """
     if not isinstance(model, CalibratedModel):
         raise InvalidTypeError(
             f"{OWNER} needs a fitted and calibrated model of onsphere. Got {model!r}. "
@@ -125,28 +128,35 @@ def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: An
         )
     n_calibration = len(model._require_calibration(OWNER))
     check_number(OWNER, "coverage", coverage, above=0, below=1)
-    assessment: Assessment = model.assess(X, coverage=coverage)
+    assessment = model.assess(X, coverage=coverage)
     frame = to_frame(model, X)
-    measure = _measure_labels if assessment.prediction_set is not None else _measure_numbers
-    target, error, output_names = measure(model, assessment, y)
     names = frame.index if row_names is None else row_names
     check_same_length(frame, names)
-    rows = MeasuredRows(
-        assessment=assessment,
-        target=target,
-        error=error,
-        is_covered=_find_covered_rows(assessment, target, getattr(model, "classes_", None)),
-        frame=frame,
-        row_names=np.array([str(name) for name in names], dtype=object),
+    compare = _compare_labels if assessment.prediction_set is not None else _compare_numbers
+    target, error, is_covered, output_names = compare(model, assessment, y)
+    keep = np.isfinite(assessment.uncertainty) & np.isfinite(error)
+    if keep.sum() < FEWEST_ROWS:
+        raise InvalidInputError(
+            f"{OWNER} needs at least {FEWEST_ROWS} rows with a finite prediction. Got {int(keep.sum())} of "
+            f"{len(keep)}. Pass more rows that the model has not seen."
+        )
+    return MeasuredRows(
+        assessment=assessment[keep],
+        target=target[keep],
+        error=error[keep],
+        is_covered=is_covered[keep],
+        frame=frame[keep],
+        row_names=np.array([str(name) for name in names], dtype=object)[keep],
         target_name=_name_target(y, output_names) if target_name is None else str(target_name),
         output_names=output_names,
         coverage=coverage,
         n_calibration=n_calibration,
+        n_left_out=int(np.sum(~keep)),
     )
-    return _keep_finite_rows(rows)
 
 
-def _measure_labels(model: Any, assessment: Assessment, y: Any) -> tuple[NDArray[Any], Floats, list[str]]:
+def _compare_labels(model: Any, assessment: Assessment, y: Any) -> tuple[Any, Floats, NDArray[np.bool_], list[str]]:
+    """Return the labels, which of them were predicted wrongly, and which are in their set."""
     labels = check_labels(OWNER, y)
     check_same_length(assessment.value, labels)
     if not np.any(labels[:, None] == model.classes_):
@@ -154,10 +164,12 @@ def _measure_labels(model: Any, assessment: Assessment, y: Any) -> tuple[NDArray
             f"Expected labels in y that {type(model).__name__} was fitted with, such as {model.classes_.item(0)!r}. "
             f"Got none of them, but labels such as {labels.item(0)!r}. Pass labels of the same type as in fit."
         )
-    return labels, (labels != assessment.value).astype(np.float64), []
+    is_wrong = (labels != assessment.value).astype(np.float64)
+    return labels, is_wrong, find_covered(assessment, labels, model.classes_), []
 
 
-def _measure_numbers(model: Any, assessment: Assessment, y: Any) -> tuple[Floats, Floats, list[str]]:
+def _compare_numbers(model: Any, assessment: Assessment, y: Any) -> tuple[Any, Floats, NDArray[np.bool_], list[str]]:
+    """Return the target as columns, the error of each row, which rows are in their intervals, and names of outputs."""
     target = as_columns(check_regression_target(OWNER, y))
     check_same_length(assessment.value, target)
     value = as_columns(assessment.value)
@@ -168,19 +180,11 @@ def _measure_numbers(model: Any, assessment: Assessment, y: Any) -> tuple[Floats
         names = tuple(str(name) for name in y.columns)
     if names is None:
         names = tuple(f"output {index}" for index in range(value.shape[1]))
-    is_finite = np.isfinite(value).all(axis=1)
-    error = np.full(len(value), np.nan)
-    if is_finite.any():
-        error[is_finite] = metrics.sample_rmse(target[is_finite], value[is_finite])
-    return target, error, list(names)
-
-
-def _find_covered_rows(assessment: Assessment, target: NDArray[Any], classes: Any) -> NDArray[np.bool_]:
-    if assessment.prediction_set is not None:
-        # A class that was not in the training rows is in no set.
-        return np.any(assessment.prediction_set & (target[:, None] == classes), axis=1)
-    lower, upper = (as_columns(np.asarray(end)) for end in (assessment.lower, assessment.upper))
-    return np.all((lower <= target) & (target <= upper), axis=1)
+    # Rows without a finite prediction are left out later.
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.sqrt(np.mean((target - value) ** 2, axis=1))
+    is_inside = find_covered(assessment, target.reshape(assessment.value.shape)).reshape(target.shape)
+    return target, error, np.asarray(is_inside.all(axis=1)), list(names)
 
 
 def _name_target(y: Any, output_names: list[str]) -> str:
@@ -188,33 +192,6 @@ def _name_target(y: Any, output_names: list[str]) -> str:
         return ", ".join(output_names[:3]) + (f" and {len(output_names) - 3} more" if len(output_names) > 3 else "")
     name = getattr(y, "name", None)
     return UNNAMED if name is None else str(name)
-
-
-def _keep_finite_rows(rows: MeasuredRows) -> MeasuredRows:
-    """Drop rows so far from the training rows that the model has no finite number for them."""
-    keep = np.isfinite(rows.assessment.uncertainty) & np.isfinite(rows.error)
-    if keep.sum() < FEWEST_ROWS:
-        raise InvalidInputError(
-            f"{OWNER} needs at least {FEWEST_ROWS} rows with a finite prediction. Got {int(keep.sum())} of "
-            f"{len(keep)}. Pass more rows that the model has not seen."
-        )
-    if keep.all():
-        return rows
-    kept = {
-        field.name: values[keep]
-        for field in fields(Assessment)
-        if isinstance(values := getattr(rows.assessment, field.name), np.ndarray)
-    }
-    return replace(
-        rows,
-        assessment=replace(rows.assessment, **kept),
-        target=rows.target[keep],
-        error=rows.error[keep],
-        is_covered=rows.is_covered[keep],
-        frame=rows.frame.iloc[np.flatnonzero(keep)],
-        row_names=rows.row_names[keep],
-        n_left_out=int(np.sum(~keep)),
-    )
 
 
 def to_frame(model: Any, X: Any) -> Any:

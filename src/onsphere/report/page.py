@@ -20,18 +20,11 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.report.elements import Section, make_table
 from onsphere.report.extreme_rows import show_extreme_rows
 from onsphere.report.figures import show_figures
-from onsphere.report.formatting import shorten
+from onsphere.report.formatting import format_percent, shorten
 from onsphere.report.measured_rows import MOST_FEATURES, OWNER, UNNAMED, MeasuredRows, measure_rows
 from onsphere.report.row_groups import rank_columns, show_group_coverage, show_least_trusted
 from onsphere.report.shift import show_shift
-from onsphere.report.summary import (
-    describe_limits,
-    describe_model,
-    judge_model,
-    make_output_tables,
-    make_tiles,
-    write_headline,
-)
+from onsphere.report.summary import summarize
 
 __all__ = ["write_report"]
 
@@ -126,12 +119,10 @@ def write_report(
     template = files("onsphere.report").joinpath("page.html").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         title=shorten(title, longest=200),
-        headline=write_headline(rows),
-        tiles=make_tiles(rows),
-        about=describe_model(rows),
-        verdicts=judge_model(rows),
-        outputs=make_output_tables(rows),
-        sections=[*sections, _describe_origin(model, rows, checked_facts), describe_limits(rows)],
+        bounds="sets" if rows.is_class else "intervals",
+        coverage=format_percent(coverage),
+        sections=[*sections, _describe_origin(model, rows, checked_facts)],
+        **summarize(rows),
     )
     with write_atomically(file) as part:
         part.write_bytes(text.encode("utf-8", errors="replace"))

@@ -9,24 +9,27 @@ import numpy as np
 from onsphere import metrics
 from onsphere._internal.validation import Floats
 from onsphere.calibration import find_coverage_range
-from onsphere.report.elements import Section, Table, Tile, Verdict, make_table
+from onsphere.report.elements import Table, Tile, Verdict, make_table
 from onsphere.report.formatting import format_number, format_percent, shorten
 from onsphere.report.measured_rows import CHANCE_LEVEL, Feature, MeasuredRows
 
-__all__ = [
-    "describe_limits",
-    "describe_model",
-    "format_mean_error",
-    "judge_model",
-    "make_output_tables",
-    "make_tiles",
-    "write_headline",
-]
+__all__ = ["format_mean_error", "summarize"]
 
 # The uncertainty is a clear guide to the errors from the first value on, and a loose guide from the second on: of the
 # AUROC for classes (True), and of the rank correlation for numbers (False).
 _GUIDE_LEVELS = {True: (0.8, 0.65), False: (0.3, 0.1)}
 _KINDS = {"number": "of numbers", "category": "of categories", "boolean": "of yes/no", "date": "of dates"}
+
+
+def summarize(rows: MeasuredRows) -> dict[str, Any]:
+    """Return the parts of the page that come before its sections."""
+    return {
+        "headline": _write_headline(rows),
+        "tiles": _make_tiles(rows),
+        "about": _describe_model(rows),
+        "verdicts": [_judge_error(rows), _judge_coverage(rows), _judge_ranking(rows), _judge_threshold(rows)],
+        "outputs": _make_output_tables(rows),
+    }
 
 
 def format_mean_error(rows: MeasuredRows, errors: Floats, *, decimals: int = 0) -> str:
@@ -35,7 +38,7 @@ def format_mean_error(rows: MeasuredRows, errors: Floats, *, decimals: int = 0) 
     return format_percent(mean, decimals=decimals) if rows.is_class else format_number(mean)
 
 
-def write_headline(rows: MeasuredRows) -> str:
+def _write_headline(rows: MeasuredRows) -> str:
     """Return the whole report in two sentences."""
     error = format_mean_error(rows, rows.error, decimals=1)
     covered = format_percent(float(np.mean(rows.is_covered)), decimals=1)
@@ -73,7 +76,7 @@ def _describe_acceptance(rows: MeasuredRows) -> str:
     return f"It accepts {share} of the rows; those are off by {kept} on average, the rejected ones by {lost}."
 
 
-def describe_model(rows: MeasuredRows) -> list[str]:
+def _describe_model(rows: MeasuredRows) -> list[str]:
     """Return what the model predicts, and from what."""
     kinds = ["boolean" if _is_boolean(feature) else feature.kind for feature in rows.features]
     counts = [f"{kinds.count(kind)} {text}" for kind, text in _KINDS.items() if kind in kinds]
@@ -106,7 +109,7 @@ def _is_boolean(feature: Feature) -> bool:
     return len(levels) > 0 and levels <= {"True", "False"}
 
 
-def make_tiles(rows: MeasuredRows) -> list[Tile]:
+def _make_tiles(rows: MeasuredRows) -> list[Tile]:
     """Return a few large figures."""
     low, high = (format_percent(share) for share in _find_chance_range(rows))
     chance = f"{low} or more is as promised" if rows.is_class else f"chance: {low} to {high}"
@@ -141,11 +144,6 @@ def _measure_guess(rows: MeasuredRows) -> tuple[float, str]:
     middle = np.broadcast_to(np.median(rows.target, axis=0), rows.target.shape)
     error = metrics.mean_sample_rmse(rows.target, middle)
     return error, format_number(error)
-
-
-def judge_model(rows: MeasuredRows) -> list[Verdict]:
-    """Return how far to trust the model, in plain words."""
-    return [_judge_error(rows), _judge_coverage(rows), _judge_ranking(rows), _judge_threshold(rows)]
 
 
 def _judge_error(rows: MeasuredRows) -> Verdict:
@@ -212,7 +210,7 @@ def _judge_threshold(rows: MeasuredRows) -> Verdict:
     return Verdict("fair" if lost > kept else "poor", "What it rejects is hardly worse than what it accepts", text)
 
 
-def make_output_tables(rows: MeasuredRows) -> list[Table]:
+def _make_output_tables(rows: MeasuredRows) -> list[Table]:
     """Return a table of the figures of each output, if there are several."""
     if len(rows.output_names) < 2:
         return []
@@ -228,18 +226,3 @@ def make_output_tables(rows: MeasuredRows) -> list[Table]:
         "outputs with large numbers weigh most."
     )
     return [make_table("outputs", caption, columns)]
-
-
-def describe_limits(rows: MeasuredRows) -> Section:
-    """Return what coverage promises and what it does not."""
-    what = "sets" if rows.is_class else "intervals"
-    return Section(
-        "limits",
-        "What this does not promise",
-        [
-            f"The {what} hold the truth in {format_percent(rows.coverage)} of the cases, on average over rows like the "
-            "calibration rows, whatever the model; this is a promise about many rows, not about one row or one group.",
-            "It ends where the rows change: on inputs of another kind the coverage may be anything, and a rising "
-            "uncertainty is a warning but not a measure of the error.",
-        ],
-    )
