@@ -38,6 +38,17 @@ def test_a_threshold_without_mistakes_has_no_tables(rows):
     assert section.tables == []
 
 
+def test_features_named_like_other_columns_replace_none_of_them(rows):
+    frame = pd.DataFrame({"error": ["a"] * 20, "row": ["b"] * 20})
+    section = show_extreme_rows(
+        rows(np.arange(20.0), np.arange(20.0), accepted=np.arange(20) < 10, frame=frame), ["error", "row"]
+    )
+    worst = section.tables[0]
+    assert worst.columns == ["row", "truth", "prediction", "lower", "upper", "error", "confidence", "error", "row"]
+    assert worst.rows[0][0] == worst.rows[0][5] == "9"
+    assert worst.rows[0][-2:] == ["a", "b"]
+
+
 def test_dates_and_missing_values_are_readable():
     days = pd.Series(pd.to_datetime(["2024-01-31", None]))
     assert _list_values(days) == ["2024-01-31", None]

@@ -1,5 +1,7 @@
 """Groups of rows, and their confidence and coverage."""
 
+import base64
+
 import numpy as np
 import pandas as pd
 from hypothesis import given
@@ -98,6 +100,13 @@ def test_the_column_that_explains_the_uncertainty_comes_first(rows):
     assert section.tables[0].rows[0][:2] == ["tilt", "> 299"]
     named = show_group_coverage(measured, ranked, ["noise 3"])
     assert [picture.title for picture in named.pictures] == ["noise 3"]
+
+
+def test_a_column_named_like_a_figure_keeps_its_labels_in_the_file(rows):
+    measured = rows(np.arange(20.0), np.arange(20.0), frame=pd.DataFrame({"rows": [0, 1] * 10}))
+    section = show_least_trusted(measured, rank_columns(measured))
+    file = base64.b64decode(section.pictures[0].download.address.split(",")[1]).decode()
+    assert file.startswith("column rows,rows,mean confidence,from,to\n0,10,")
 
 
 def test_groups_of_one_row_have_no_range(rows):

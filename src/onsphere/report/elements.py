@@ -49,6 +49,7 @@ _STYLE: dict[str, Any] = {
     # A column may be called "price in $".
     "text.parse_math": False,
 }
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 class Download(NamedTuple):
@@ -128,22 +129,22 @@ def _write_cell(value: Any) -> str:
 def make_table(
     name: str,
     caption: str,
-    columns: Mapping[str, tuple[Values, Callable[[Any], str]]],
+    columns: Sequence[tuple[str, Values, Callable[[Any], str]]],
     *,
     most_rows: int | None = None,
     file_columns: Mapping[str, Values] | None = None,
 ) -> Table:
-    """Return a table of columns, each given by its values and the format of a cell.
+    """Return a table of columns, each given by its title, its values and the format of a cell.
 
     At most `most_rows` rows are shown. The CSV file has all rows, of `file_columns` if given.
     """
-    cells = [[format_cell(value) for value in values[:most_rows]] for values, format_cell in columns.values()]
+    cells = [[format_cell(value) for value in values[:most_rows]] for _, values, format_cell in columns]
     return Table(
         caption=caption,
-        columns=[shorten(title, longest=24) for title in columns],
+        columns=[shorten(title, longest=24) for title, _, _ in columns],
         rows=[list(row) for row in zip(*cells, strict=True)],
-        is_number=[are_numbers(values) for values, _ in columns.values()],
-        download=make_download(name, file_columns or {title: values for title, (values, _) in columns.items()}),
+        is_number=[are_numbers(values) for _, values, _ in columns],
+        download=make_download(name, file_columns or {title: values for title, values, _ in columns}),
     )
 
 
@@ -178,16 +179,13 @@ def draw_svg(name: str, draw: Callable[[Axes], object], height: float = HEIGHT) 
         warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         draw(figure.subplots())
-        figure.savefig(out, format="svg", transparent=True, dpi=160, metadata={"Date": None})
+        figure.savefig(out, format="svg", transparent=True, dpi=160, metadata=_NO_METADATA)
     return _adapt_to_page(out.getvalue(), name)
 
 
 def _adapt_to_page(svg: bytes, name: str) -> str:
     """Remove the fixed size, use the colours of the page, and make the identifiers unique."""
     root = ElementTree.fromstring(svg)
-    for parent in root.iter():
-        for child in [each for each in parent if each.tag.endswith("}metadata")]:
-            parent.remove(child)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}

@@ -31,20 +31,17 @@ def show_extreme_rows(rows: MeasuredRows, feature_names: list[str]) -> Section:
     # Among equal errors, a wrong row is worse and a right row is better the surer the model was.
     order = np.lexsort((rows.assessment.uncertainty, -rows.error))
     worst, best = order[accepted[order]], order[~accepted[order]][::-1]
-    wrong, right = "rows", "rows"
+    empty = ("No rows were accepted.", "No rows were rejected.")
     captions = ("Worst accepted: the largest errors.", "Best rejected: the smallest errors.")
     if rows.is_class:
         worst, best = worst[rows.error[worst] > 0], best[rows.error[best] == 0]
-        wrong, right = "wrong rows", "right rows"
+        empty = ("No wrong rows were accepted.", "No right rows were rejected.")
         captions = ("Worst accepted: wrong, the surest first.", "Best rejected: right, the least sure first.")
     paragraphs = [
         "Look at these rows first: rows that were accepted in spite of a large error, and rows that were rejected in "
         "spite of a small one. They reveal errors in the data as often as limits of the model."
     ]
-    if len(worst) == 0:
-        paragraphs.append(f"No {wrong} were accepted.")
-    if len(best) == 0:
-        paragraphs.append(f"No {right} were rejected.")
+    paragraphs += [text for chosen, text in zip((worst, best), empty, strict=True) if len(chosen) == 0]
     tables = [
         _make_table(rows, chosen[:MOST_ROWS], feature_names, caption=caption, name=name)
         for chosen, caption, name in zip((worst, best), captions, ("worst-accepted", "best-rejected"), strict=True)
@@ -63,11 +60,11 @@ def _make_table(
         feature: _list_values(rows.frame.iloc[chosen, places[feature]])
         for feature in feature_names[:MOST_FEATURES_IN_FILE]
     }
-    shown = columns | {feature: features[feature] for feature in feature_names[:MOST_FEATURES]}
+    shown = [*columns.items(), *((feature, features[feature]) for feature in feature_names[:MOST_FEATURES])]
     return make_table(
         name,
         caption,
-        {title: (values, _choose_format(title, values)) for title, values in shown.items()},
+        [(title, values, _choose_format(title, values)) for title, values in shown],
         file_columns=columns | {f"feature {feature}": values for feature, values in features.items()},
     )
 

@@ -178,10 +178,7 @@ def _describe_origin(model: Any, rows: MeasuredRows, facts: dict[str, str]) -> S
     lines |= facts
     if rows.frame.shape[1] > MOST_FEATURES:
         lines["Columns looked at"] = f"{MOST_FEATURES:,} of {rows.frame.shape[1]:,}, evenly spread"
-    columns: dict[str, Any] = {
-        "what": (list(lines), shorten),
-        "value": (list(lines.values()), partial(shorten, longest=400)),
-    }
+    columns = [("what", list(lines), shorten), ("value", list(lines.values()), partial(shorten, longest=400))]
     table = make_table("made", "Where the figures of this report come from.", columns)
     # The two columns need no header.
     return Section("made", "How it was made", [], tables=[table._replace(columns=[])])

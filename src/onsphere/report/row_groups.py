@@ -133,20 +133,20 @@ def _r_squared(values: Floats, grouping: Grouping) -> float:
 def show_least_trusted(rows: MeasuredRows, ranked: list[Grouping]) -> Section:
     """Return the groups with the lowest confidence."""
     anchor, title = "least-trusted", "Where it is least trusted"
-    means = [_average_confidence(rows, grouping) for grouping in ranked]
     groups = [
         (float(confidence), grouping, place)
-        for grouping, each in zip(ranked, means, strict=True)
-        for place, confidence in enumerate(each.mean)
+        for grouping in ranked
+        for place, confidence in enumerate(grouping.average(rows.confidence))
         if grouping.n_rows[place] >= FEWEST_ROWS
     ]
     if not groups:
         return Section(anchor, title, ["No column splits these rows into groups of at least ten."])
     pictures = []
-    for grouping, each in list(zip(ranked, means, strict=True))[:MOST_SHOWN]:
-        lowest = int(np.argmin(each.mean))
-        reading = f"Least trusted: {grouping.labels[lowest]}, with a mean confidence of {each.mean[lowest]:.2f}."
-        pictures.append(_draw_means(grouping, each, f"trust-{len(pictures) + 1}", reading, line=0.5, limits=(0, 1)))
+    for grouping in ranked[:MOST_SHOWN]:
+        means = _average_confidence(rows, grouping)
+        lowest = int(np.argmin(means.mean))
+        reading = f"Least trusted: {grouping.labels[lowest]}, with a mean confidence of {means.mean[lowest]:.2f}."
+        pictures.append(_draw_means(grouping, means, f"trust-{len(pictures) + 1}", reading, line=0.5, limits=(0, 1)))
     which = f", for the {len(pictures)} of {len(ranked)} columns where it differs most"
     text = (
         f"Mean confidence of the rows by the value of a column{which if len(pictures) < len(ranked) else ''}. Rows "
@@ -169,22 +169,21 @@ def _average_confidence(rows: MeasuredRows, grouping: Grouping) -> _Means:
 def _make_group_table(rows: MeasuredRows, groups: list[tuple[float, Grouping, int]]) -> Table:
     members = [grouping.member == place for _, grouping, place in groups]
     errors = [float(np.mean(rows.error[member])) for member in members]
-    columns: dict[str, Any] = {
-        "column": ([grouping.name for _, grouping, _ in groups], shorten),
-        "value": ([grouping.labels[place] for _, grouping, place in groups], str),
-        "rows": ([int(grouping.n_rows[place]) for _, grouping, place in groups], "{:,}".format),
-        "mean confidence": ([confidence for confidence, _, _ in groups], "{:.2f}".format),
-        "wrong" if rows.is_class else "mean error": (
-            errors,
-            format_percent if rows.is_class else choose_number_format(errors),
-        ),
-    }
+    columns: list[Any] = [
+        ("column", [grouping.name for _, grouping, _ in groups], shorten),
+        ("value", [grouping.labels[place] for _, grouping, place in groups], str),
+        ("rows", [int(grouping.n_rows[place]) for _, grouping, place in groups], "{:,}".format),
+        ("mean confidence", [confidence for confidence, _, _ in groups], "{:.2f}".format),
+    ]
+    if rows.is_class:
+        columns.append(("wrong", errors, format_percent))
+        overall = f"{format_mean_error(rows, rows.error)} of all rows are wrong"
+    else:
+        columns.append(("mean error", errors, choose_number_format(errors)))
+        overall = f"the mean error of all rows is {format_mean_error(rows, rows.error)}"
     accepted = rows.assessment.accepted
     if accepted is not None:
-        columns["accepted"] = ([float(np.mean(accepted[member])) for member in members], format_percent)
-    overall = f"{format_mean_error(rows, rows.error)} of all rows are wrong"
-    if not rows.is_class:
-        overall = f"the mean error of all rows is {format_mean_error(rows, rows.error)}"
+        columns.append(("accepted", [float(np.mean(accepted[member])) for member in members], format_percent))
     caption = f"The least trusted groups of at least {FEWEST_ROWS} rows; {overall}."
     return make_table("least-trusted", caption, columns)
 
@@ -284,11 +283,12 @@ def _draw_means(
         ax.grid(axis="x", alpha=0.2, linewidth=0.6)
 
     title = shorten(grouping.name)
-    columns = {title or "column": grouping.labels, "rows": grouping.n_rows, means.name: means.mean}
+    columns = {"rows": grouping.n_rows, means.name: means.mean, "from": means.low, "to": means.high}
+    header = f"column {title}".strip() if title in ("", *columns) else title
     return draw_picture(
         name,
         draw,
-        columns | {"from": means.low, "to": means.high},
+        {header: grouping.labels, **columns},
         title=title,
         reading=reading,
         height=0.7 + 0.33 * len(labels),

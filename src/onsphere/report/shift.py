@@ -53,7 +53,8 @@ def show_shift(rows: MeasuredRows, model: Any, X_shifted: Any, name: str) -> Sec
     here, there = rows.assessment.uncertainty, _replace_infinite(rows.assessment.uncertainty, other.uncertainty)
     features = zip(read_features(rows.frame), read_features(to_frame(model, X_shifted)), strict=True)
     shifts = sorted((compare_columns(*pair) for pair in features), key=lambda shift: -shift.distance)
-    moved = [shift.name for shift in shifts if shift.p_value < CHANCE_LEVEL / len(shifts)]
+    level = CHANCE_LEVEL / len(shifts)
+    moved = [shift.name for shift in shifts if shift.p_value < level]
     columns_text = "No column has moved by more than chance."
     if moved:
         names = ", ".join(shorten(each) for each in moved[:5])
@@ -64,7 +65,7 @@ def show_shift(rows: MeasuredRows, model: Any, X_shifted: Any, name: str) -> Sec
         f"Compared with {name}",
         [_describe_uncertainty(rows, other, here, there, name), columns_text],
         [_draw_histograms(here, there, name), _draw_roc(here, there, name)],
-        [_make_shift_table(shifts, set(moved))],
+        [_make_shift_table(shifts, level)],
     )
 
 
@@ -143,7 +144,9 @@ def _draw_roc(here: Floats, there: Floats, name: str) -> Picture:
 
 
 def compare_columns(before: Feature, after: Feature) -> ColumnShift:
-    """Return how far a column has moved."""
+    """Return how far a column has moved: numbers and dates by their Kolmogorov–Smirnov distance, text by its levels."""
+    from scipy.stats import ks_2samp
+
     missing = [feature.is_missing for feature in (before, after)]
     first, second = (each.values[~gone] for each, gone in zip((before, after), missing, strict=True))
     # A change in how many values are missing is a move as well.
@@ -152,7 +155,8 @@ def compare_columns(before: Feature, after: Feature) -> ColumnShift:
         if "category" in (before.kind, after.kind):
             moves.append(_compare_levels(Counter(map(str, first)), Counter(map(str, second))))
         else:
-            moves.append(_compare_numbers(first, second))
+            found: Any = ks_2samp(first, second, method="asymp")
+            moves.append((float(found.statistic), float(found.pvalue)))
     return ColumnShift(
         name=before.name,
         distance=max(distance for distance, _ in moves),
@@ -160,14 +164,6 @@ def compare_columns(before: Feature, after: Feature) -> ColumnShift:
         missing_before=float(missing[0].mean()),
         missing_after=float(missing[1].mean()),
     )
-
-
-def _compare_numbers(first: Floats, second: Floats) -> tuple[float, float]:
-    """Return the largest gap between two distributions (Kolmogorov and Smirnov), and its p-value."""
-    from scipy.stats import ks_2samp
-
-    found: Any = ks_2samp(first, second, method="asymp")
-    return float(found.statistic), float(found.pvalue)
 
 
 def _compare_levels(first: Counter[Any], second: Counter[Any]) -> tuple[float, float]:
@@ -183,18 +179,18 @@ def _compare_levels(first: Counter[Any], second: Counter[Any]) -> tuple[float, f
     return float(0.5 * np.abs(shares[0] - shares[1]).sum()), float(found.pvalue)
 
 
-def _make_shift_table(shifts: list[ColumnShift], moved: set[str]) -> Table:
+def _make_shift_table(shifts: list[ColumnShift], level: float) -> Table:
     caption = (
         "Which columns moved most, from 0 (not at all) to 1 (nothing in common): the largest gap between the "
         "distributions of numbers and dates, or the share of rows that would have to change their category."
     )
     if len(shifts) > MOST_COLUMNS:
         caption += f" The first {MOST_COLUMNS} of {len(shifts)}; the CSV file has all."
-    columns: dict[str, Any] = {
-        "column": ([shift.name for shift in shifts], shorten),
-        "distance": ([shift.distance for shift in shifts], "{:.2f}".format),
-        "more than chance": (["yes" if shift.name in moved else "no" for shift in shifts], str),
-        "missing before": ([shift.missing_before for shift in shifts], format_percent),
-        "missing after": ([shift.missing_after for shift in shifts], format_percent),
-    }
+    columns: list[Any] = [
+        ("column", [shift.name for shift in shifts], shorten),
+        ("distance", [shift.distance for shift in shifts], "{:.2f}".format),
+        ("more than chance", ["yes" if shift.p_value < level else "no" for shift in shifts], str),
+        ("missing before", [shift.missing_before for shift in shifts], format_percent),
+        ("missing after", [shift.missing_after for shift in shifts], format_percent),
+    ]
     return make_table("moved-columns", caption, columns, most_rows=MOST_COLUMNS)

@@ -215,12 +215,12 @@ def _make_output_tables(rows: MeasuredRows) -> list[Table]:
     if len(rows.output_names) < 2:
         return []
     value, lower, upper = rows.intervals
-    columns: dict[str, Any] = {
-        "output": (rows.output_names, shorten),
-        "mean error": (np.abs(rows.target - value).mean(axis=0), format_number),
-        "interval width": ((upper - lower).mean(axis=0), format_number),
-        "share inside": (((lower <= rows.target) & (rows.target <= upper)).mean(axis=0), format_percent),
-    }
+    columns: list[Any] = [
+        ("output", rows.output_names, shorten),
+        ("mean error", np.abs(rows.target - value).mean(axis=0), format_number),
+        ("interval width", (upper - lower).mean(axis=0), format_number),
+        ("share inside", ((lower <= rows.target) & (rows.target <= upper)).mean(axis=0), format_percent),
+    ]
     caption = (
         "Each output by itself. Everywhere else, the error of a row is the root mean square over its outputs, in which "
         "outputs with large numbers weigh most."
