@@ -1,4 +1,4 @@
-"""onnxruntime beside Python, on 10,000 rows: ordinary ones, missing values, extremes, and rows on the edge of trees."""
+"""Answers of onnxruntime and of the model on 10,000 rows: ordinary, missing, extreme and on the thresholds of trees."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ N_FEATURES = 5
 MEASURED = 1e-10
 
 
-def filled(*steps):
+def fill(*steps):
     return make_pipeline(SimpleImputer(), StandardScaler(), *steps)
 
 
@@ -37,14 +37,14 @@ BACKBONES = {
     "random-forest": lambda: RandomForestRegressor(20),
     "tree": lambda: DecisionTreeRegressor(max_depth=4),
     "boosting": lambda: HistGradientBoostingRegressor(max_iter=15, min_samples_leaf=5),
-    "mlp": lambda: filled(MLPRegressor(hidden_layer_sizes=(16, 8), max_iter=40, tol=1e9)),
-    "kernel": lambda: filled(Nystroem(n_components=60), RidgeCV(np.logspace(-6, 2, 9))),
-    "linear": lambda: make_pipeline("passthrough", filled(Ridge())),
-    "kernel-gamma": lambda: filled(MultiOutputRegressor(make_pipeline(Nystroem(gamma=0.3, n_components=40), Ridge()))),
+    "mlp": lambda: fill(MLPRegressor(hidden_layer_sizes=(16, 8), max_iter=40, tol=1e9)),
+    "kernel": lambda: fill(Nystroem(n_components=60), RidgeCV(np.logspace(-6, 2, 9))),
+    "linear": lambda: make_pipeline("passthrough", fill(Ridge())),
+    "kernel-gamma": lambda: fill(MultiOutputRegressor(make_pipeline(Nystroem(gamma=0.3, n_components=40), Ridge()))),
 }
 
 
-def rows(n, seed, *, missing=True):
+def make_rows(n, seed, *, missing=True):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, N_FEATURES))
     if missing:
@@ -52,7 +52,7 @@ def rows(n, seed, *, missing=True):
     return X
 
 
-def targets(X, task):
+def make_targets(X, task):
     rng = np.random.default_rng(len(X))
     known = np.nan_to_num(X)
     noise = rng.normal(size=(len(X), 5))
@@ -63,38 +63,38 @@ def targets(X, task):
     return Y[:, 0] if task == "one" else Y
 
 
-def asked(X, extreme=1e6):
+def make_extreme_rows(X, extreme=1e6):
     """10,000 rows: ordinary, with missing values, far away, and copies of training rows."""
     rng = np.random.default_rng(7)
     far = rng.normal(size=(2_000, N_FEATURES)) * np.exp(rng.uniform(0, np.log(extreme), size=(2_000, 1)))
-    return np.vstack([rows(7_000, 1), far, X[rng.integers(len(X), size=1_000)]])
+    return np.vstack([make_rows(7_000, 1), far, X[rng.integers(len(X), size=1_000)]])
 
 
-def fitted(backbone, task, **options):
-    X = rows(400, 0)
+def fit_model(backbone, task, **options):
+    X = make_rows(400, 0)
     kind = HCMClassifier if task == "classes" else HCMRegressor
-    model = kind(backbone, random_state=0, **options).fit(X[:250], targets(X, task)[:250])
-    return model.calibrate(X[250:], targets(X, task)[250:]).set_threshold(AcceptShare(0.9)), X
+    model = kind(backbone, random_state=0, **options).fit(X[:250], make_targets(X, task)[:250])
+    return model.calibrate(X[250:], make_targets(X, task)[250:]).set_threshold(AcceptShare(0.9)), X
 
 
 @pytest.mark.parametrize("task", ["one", "five", "classes"])
 @pytest.mark.parametrize("name", list(BACKBONES))
 def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path):
-    model, X = fitted(BACKBONES[name](), task)
-    parity = export_onnx(model, tmp_path / "model.onnx", X=asked(X))
+    model, X = fit_model(BACKBONES[name](), task)
+    parity = export_onnx(model, tmp_path / "model.onnx", X=make_extreme_rows(X))
     assert parity.n_rows == 10_000
     assert ("leaf" in parity.explanation) == (name in ("extra-trees", "random-forest", "tree", "boosting"))
     given = ["label", "probabilities", "set"] if task == "classes" else ["value", "sigma", "lower", "upper"]
     assert set(parity.largest) == {*given, "uncertainty", "confidence", "accepted"}
     assert max(parity.relative.values()) < MEASURED
     # The figures are those of the file, asked by hand and compared by numpy.
-    session, facts = open_graph(tmp_path / "model.onnx")
-    some = asked(X)[::10]
+    session, metadata = open_graph(tmp_path / "model.onnx")
+    some = make_extreme_rows(X)[::10]
     names = [output.name for output in session.get_outputs()]
     answers = dict(zip(names, session.run(None, {"X": some}), strict=True))
     result = model.assess(some)
-    assert facts["parity"] == parity.to_dict()
-    assert facts["coverage"] == 0.9
+    assert metadata["parity"] == parity.to_dict()
+    assert metadata["coverage"] == 0.9
     np.testing.assert_allclose(answers["uncertainty"], result.uncertainty, rtol=1e-6, atol=1e-8)
     far = np.abs(result.uncertainty - model.threshold_) > 1e-6
     assert far.sum() > (500 if name == "tree" else 900)  # a lone tree has few scores, one of them the threshold
@@ -113,12 +113,12 @@ def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path
 @pytest.mark.parametrize("task", ["one", "five", "classes"])
 @pytest.mark.parametrize("kind", ["joint", "quadratic"])
 def test_frozen_heads_answer_as_in_python(task, kind, tmp_path):
-    X = rows(400, 0, missing=False)
-    y = targets(X, task)
+    X = make_rows(400, 0, missing=False)
+    y = make_targets(X, task)
     head = FrozenHead(kind, n_landmarks=80, random_state=0).fit(X[:250], y[:250])
     head.calibrate(X[250:], y[250:]).set_threshold(AcceptShare(0.9))
-    given = asked(X)[2_000:]
-    given = np.vstack([np.nan_to_num(given), np.zeros((1, N_FEATURES)), rows(1_999, 3, missing=False) * 1e80])
+    given = make_extreme_rows(X)[2_000:]
+    given = np.vstack([np.nan_to_num(given), np.zeros((1, N_FEATURES)), make_rows(1_999, 3, missing=False) * 1e80])
     parity = export_onnx(head, tmp_path / "head.onnx", X=given)
     assert parity.n_rows == 10_000
     assert max(parity.relative.values()) < MEASURED
@@ -135,12 +135,12 @@ def test_networks_answer_within_the_bound_of_float32(task, tmp_path):
     network = TorchRegressor(
         hidden_sizes=(20, 20), max_epochs=5, dropout=0.1, standardize=task == "five", random_state=0
     )
-    X = np.nan_to_num(rows(400, 0))
-    y = targets(X, task)
+    X = np.nan_to_num(make_rows(400, 0))
+    y = make_targets(X, task)
     kind = HCMClassifier if task == "classes" else HCMRegressor
     model = kind(network).fit(X[:250], y[:250]).calibrate(X[250:], y[250:]).set_threshold(AcceptShare(0.9))
     before = torch.get_rng_state()
-    parity = export_onnx(model, tmp_path / "model.onnx", X=np.nan_to_num(asked(X, extreme=10.0)))
+    parity = export_onnx(model, tmp_path / "model.onnx", X=np.nan_to_num(make_extreme_rows(X, extreme=10.0)))
     assert parity.n_rows == 10_000
     assert "float32" in parity.explanation
     assert parity.tolerance["uncertainty"] == 1e-5
@@ -150,9 +150,9 @@ def test_networks_answer_within_the_bound_of_float32(task, tmp_path):
 
 def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path, monkeypatch):
     """Where float32 and float64 of a feature lie on different sides of a threshold, only the former counts."""
-    X = rows(400, 0)
-    model = HCMRegressor(ExtraTreesRegressor(25), random_state=0).fit(X, targets(X, "five"))
-    edges = rows(4_000, 2)
+    X = make_rows(400, 0)
+    model = HCMRegressor(ExtraTreesRegressor(25), random_state=0).fit(X, make_targets(X, "five"))
+    edges = make_rows(4_000, 2)
     nodes = np.concatenate([tree.tree_.__getstate__()["nodes"] for tree in model.estimator_.estimators_])
     nodes = nodes[nodes["left_child"] >= 0][:4_000]
     exact = nodes["threshold"]
@@ -182,13 +182,13 @@ def test_rows_on_the_thresholds_of_trees_fall_into_the_same_leaves(tmp_path, mon
 )
 def test_every_embedding_decoder_and_score(embedding, decoder, score, tmp_path):
     options = {"embedding": embedding, "decoder": decoder, "uncertainty_score": score}
-    model, X = fitted(filled(Ridge()), "five", **options)
-    assert max(export_onnx(model, tmp_path / "model.onnx", X=asked(X)).relative.values()) < 1e-8
+    model, X = fit_model(fill(Ridge()), "five", **options)
+    assert max(export_onnx(model, tmp_path / "model.onnx", X=make_extreme_rows(X)).relative.values()) < 1e-8
 
 
-def test_duplicate_and_a_target_of_one_column(tmp_path):
-    X = np.nan_to_num(rows(200, 0))
-    y = targets(X, "one")
+def test_the_duplicate_embedding_and_a_target_of_one_column(tmp_path):
+    X = np.nan_to_num(make_rows(200, 0))
+    y = make_targets(X, "one")
     model = HCMRegressor(Ridge(), embedding="duplicate", decoder="product").fit(X, y)
     assert set(export_onnx(model, tmp_path / "a.onnx", X=X).largest) == {"value", "uncertainty", "sigma"}
     column = HCMRegressor(KNeighborsRegressor()).fit(X, y[:, None])
@@ -200,22 +200,22 @@ def test_duplicate_and_a_target_of_one_column(tmp_path):
 @pytest.mark.parametrize("score", ["violation", "signed", "gini", "reference"])
 @pytest.mark.parametrize("kind", ["int", "bool", "float", "object"])
 def test_class_scores_and_kinds_of_labels(score, kind, tmp_path):
-    X = np.nan_to_num(rows(200, 0))
+    X = np.nan_to_num(make_rows(200, 0))
     labels = (X[:, 0] > 0).astype(object if kind == "object" else kind)
     if kind == "object":
         labels = np.where(X[:, 0] > 0, "yes", "no").astype(object)
     model = HCMClassifier(Ridge(), uncertainty_score=score, calibration=0.3, random_state=0).fit(X, labels)
     parity = export_onnx(model, tmp_path / "model.onnx", X=X, coverage=0.8)
     assert parity.largest["label"] == parity.largest["set"] == 0
-    session, facts = open_graph(tmp_path / "model.onnx")
-    assert facts["outputs"] == ["label", "probabilities", "uncertainty", "set", "confidence"]
+    session, metadata = open_graph(tmp_path / "model.onnx")
+    assert metadata["outputs"] == ["label", "probabilities", "uncertainty", "set", "confidence"]
     assert (session.run(["label"], {"X": X})[0] == model.predict(X)).all()
 
 
-def test_stumps_missing_columns_and_all_thresholds(tmp_path):
+def test_lone_leaves_dropped_columns_and_infinite_thresholds(tmp_path):
     """Trees of a single leaf, columns that the imputer drops, a rule that accepts all."""
-    X = rows(120, 0)
-    y = targets(X, "one")
+    X = make_rows(120, 0)
+    y = make_targets(X, "one")
     leaf = HCMRegressor(RandomForestRegressor(3, min_samples_leaf=100), random_state=0).fit(X, y)
     assert export_onnx(leaf, tmp_path / "a.onnx", X=X).largest["value"] < 1e-12
     X[:, 2] = np.nan
@@ -225,14 +225,14 @@ def test_stumps_missing_columns_and_all_thresholds(tmp_path):
         model.fit(X[:60], y[:60]).calibrate(X[60:], y[60:]).set_threshold(MaxErrorRate(0.5, tolerance=1e9))
         export_onnx(model, tmp_path / "b.onnx", X=X)
     assert model.threshold_ == np.inf
-    _, facts = open_graph(tmp_path / "b.onnx")
-    assert facts["manifest"]["threshold"] == "inf"
+    _, metadata = open_graph(tmp_path / "b.onnx")
+    assert metadata["manifest"]["threshold"] == "inf"
 
 
-def test_rows_that_python_refuses_are_never_accepted(tmp_path):
+def test_rows_that_the_model_rejects_are_never_accepted(tmp_path):
     for backbone in (ExtraTreesRegressor(5), Ridge()):
-        X = np.nan_to_num(rows(120, 0))
-        y = targets(X, "one")
+        X = np.nan_to_num(make_rows(120, 0))
+        y = make_targets(X, "one")
         model = HCMRegressor(backbone, random_state=0).fit(X[:60], y[:60]).calibrate(X[60:], y[60:])
         export_onnx(model.set_threshold(MaxErrorRate(0.5, tolerance=1e9)), tmp_path / "model.onnx", X=X)
         session, _ = open_graph(tmp_path / "model.onnx")
@@ -241,7 +241,7 @@ def test_rows_that_python_refuses_are_never_accepted(tmp_path):
         value, accepted = session.run(["value", "accepted"], {"X": bad})
         assert np.isnan(value).tolist() == [True, True, False]
         assert accepted.tolist() == [False, False, True]
-    forest, X = fitted(ExtraTreesRegressor(5), "one")
+    forest, X = fit_model(ExtraTreesRegressor(5), "one")
     export_onnx(forest, tmp_path / "forest.onnx", X=X)
     huge = np.full((1, N_FEATURES), 1e39)
     with np.errstate(over="ignore"), pytest.raises(InvalidInputError, match="too large"):
@@ -249,12 +249,12 @@ def test_rows_that_python_refuses_are_never_accepted(tmp_path):
     assert np.isnan(open_graph(tmp_path / "forest.onnx")[0].run(["uncertainty"], {"X": huge})[0]).all()
 
 
-# --- what is not explained is refused ---
+# --- differences that rounding does not explain ---
 
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory):
-    model, X = fitted(filled(Ridge()), "one")
+    model, X = fit_model(fill(Ridge()), "one")
     path = tmp_path_factory.mktemp("numbers") / "model.onnx"
     export_onnx(model, path, X=X)
     return model, X, *open_graph(path)
@@ -262,7 +262,7 @@ def numbers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    model, X = fitted(filled(Ridge()), "classes")
+    model, X = fit_model(fill(Ridge()), "classes")
     path = tmp_path_factory.mktemp("classes") / "model.onnx"
     export_onnx(model, path, X=X)
     return model, X, *open_graph(path)
@@ -276,46 +276,46 @@ def with_calibration(model, **changes):
     return other
 
 
-def test_another_value_is_refused(numbers):
-    _, X, session, facts = numbers
-    other, _ = fitted(filled(Ridge(alpha=2.0)), "one")
+def test_another_value_is_rejected(numbers):
+    _, X, session, metadata = numbers
+    other, _ = fit_model(fill(Ridge(alpha=2.0)), "one")
     with pytest.raises(InvalidInputError, match="another value in 400 of 400"):
-        compare_answers(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
 
 
-def test_a_wrong_interval_or_confidence_is_refused(numbers):
-    model, X, session, facts = numbers
+def test_a_wrong_interval_or_confidence_is_rejected(numbers):
+    model, X, session, metadata = numbers
     with pytest.raises(InvalidInputError, match="another lower"):
-        compare_answers(model, session, facts["inputs"], X, 0.8)
+        compare_answers(model, session, metadata["inputs"], X, 0.8)
     other = with_calibration(model, uncertainty=model.calibration_.uncertainty * 1.5)
     with pytest.raises(InvalidInputError, match="another confidence"):
-        compare_answers(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
 
 
 def test_flags_may_differ_only_at_the_threshold(numbers):
-    model, X, session, facts = numbers
+    model, X, session, metadata = numbers
     other = copy.copy(model)
     other.threshold_ = np.nextafter(model.threshold_, -np.inf)
-    parity = compare_answers(other, session, facts["inputs"], X, 0.9)
+    parity = compare_answers(other, session, metadata["inputs"], X, 0.9)
     assert parity.n_flag_differs == parity.largest["accepted"] >= 1
     other.threshold_ = model.threshold_ * 0.9
     with pytest.raises(InvalidInputError, match="another accepted"):
-        compare_answers(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
 
 
-def test_a_wrong_label_or_set_is_refused(classes):
-    model, X, session, facts = classes
+def test_a_wrong_label_or_set_is_rejected(classes):
+    model, X, session, metadata = classes
     other = copy.copy(model)
     other.classes_ = model.classes_[::-1]
     with pytest.raises(InvalidInputError, match="another label"):
-        compare_answers(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
     other = with_calibration(model, true_scores=model.calibration_.true_scores * 0.5)
     with pytest.raises(InvalidInputError, match="another set"):
-        compare_answers(other, session, facts["inputs"], X, 0.9)
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
 
 
-def test_a_graph_that_gives_no_number_where_the_model_does_is_refused(numbers):
-    model, X, session, facts = numbers
+def test_a_graph_that_returns_nan_is_rejected(numbers):
+    model, X, session, metadata = numbers
 
     class Silent:
         def get_outputs(self):
@@ -326,24 +326,24 @@ def test_a_graph_that_gives_no_number_where_the_model_does_is_refused(numbers):
             return [np.full_like(value, np.nan), *others]
 
     with pytest.raises(InvalidInputError, match=r"another value in 400 of 400 row\(s\).*inf"):
-        compare_answers(model, Silent(), facts["inputs"], X, 0.9)
+        compare_answers(model, Silent(), metadata["inputs"], X, 0.9)
 
 
-def test_what_is_told(numbers):
-    model, X, session, facts = numbers
-    parity = compare_answers(model, session, facts["inputs"], X, 0.9)
+def test_parity_as_text_and_as_json(numbers):
+    model, X, session, metadata = numbers
+    parity = compare_answers(model, session, metadata["inputs"], X, 0.9)
     assert isinstance(parity, Parity)
     assert str(parity).startswith("Compared on 400 given rows. Largest difference: value ")
     assert json.loads(json.dumps(parity.to_dict()))["n_rows"] == 400
-    assert prepare_inputs(facts["inputs"], X)["X"].dtype == np.float64
+    assert prepare_inputs(metadata["inputs"], X)["X"].dtype == np.float64
 
 
-def test_a_kernel_that_enlarges_rounding_is_judged_by_how_much(tmp_path):
+def test_a_kernel_that_enlarges_rounding_has_a_larger_tolerance(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     X[:, 1] = X[:, 0] ** 2  # on a curve, where landmarks nearly coincide
     y = X[:, 0] + 0.01 * rng.normal(size=300)
-    backbone = filled(Nystroem(n_components=200, random_state=0), RidgeCV(np.logspace(-6, 2, 9)))
+    backbone = fill(Nystroem(n_components=200, random_state=0), RidgeCV(np.logspace(-6, 2, 9)))
     model = HCMRegressor(backbone, calibration="split", random_state=0).fit(X, y)
     parity = export_onnx(model, tmp_path / "model.onnx", X=X)
     assert 1e-9 < parity.tolerance["value"] <= 1.01e-6

@@ -117,7 +117,7 @@ def _convert_imputer(step: Any, x: GraphArray) -> GraphArray:
     statistics = np.asarray(step.statistics_, dtype=np.float64)
     kept = np.flatnonzero(~np.isnan(statistics))  # columns that were always missing are dropped
     if len(kept) < len(statistics):
-        x, statistics = x.take_columns(kept), statistics[kept]
+        x, statistics = x.apply("Gather", kept, shape=(ROWS, len(kept)), axis=1), statistics[kept]
     return x.apply("IsNaN", dtype=np.bool_).apply("Where", statistics, x, dtype=x.dtype)
 
 

@@ -99,11 +99,6 @@ class GraphArray:
         shape = (*self.shape[:axis], *left, *self.shape[axis + 1 :])
         return self.apply(kind, np.array([axis]), shape=shape, keepdims=int(keepdims))
 
-    def take_columns(self, columns: Any) -> GraphArray:
-        """Return some of the columns, in this order."""
-        index = np.asarray(columns, dtype=np.int64)
-        return self.apply("Gather", index, shape=(*self.shape[:-1], len(index)), axis=self.ndim - 1)
-
     def __getitem__(self, key: Any) -> GraphArray:
         items = list(key) if isinstance(key, tuple) else [key]
         if isinstance(items[0], EllipsisType):
@@ -189,13 +184,8 @@ class _Namespace:
         size = x.apply("Shape", shape=(x.ndim,), dtype=np.int64)
         return size.apply("ConstantOfShape", shape=x.shape, dtype=_FLOAT, value=np.array([value], dtype=_FLOAT))
 
-    @staticmethod
-    def ones_like(x: GraphArray) -> GraphArray:
-        return _Namespace.full_like(x, 1.0)
-
-    @staticmethod
-    def zeros_like(x: GraphArray) -> GraphArray:
-        return _Namespace.full_like(x, 0.0)
+    ones_like = staticmethod(partial(full_like, value=1.0))
+    zeros_like = staticmethod(partial(full_like, value=0.0))
 
     @staticmethod
     def reshape(x: GraphArray, shape: tuple[int, ...]) -> GraphArray:

@@ -132,11 +132,13 @@ def draw_rows(inputs: Inputs, summary: dict[str, Any] | None) -> Any:
             "from. Pass real rows as X, or the summary of fit_table."
         )
     rng = np.random.default_rng(0)
-    return import_pandas().DataFrame({name: _draw_column(reference[name], rng) for name in kinds})
-
-
-def _draw_column(summary: dict[str, Any], rng: np.random.Generator) -> NDArray[Any]:
-    return _draw_categories(summary["shares"], rng) if "shares" in summary else _draw_numbers(summary["sample"], rng)
+    drawn = {
+        name: _draw_categories(reference[name]["shares"], rng)
+        if kind == "category"
+        else _draw_numbers(reference[name]["sample"], rng)
+        for name, kind in kinds.items()
+    }
+    return import_pandas().DataFrame(drawn)
 
 
 def _draw_numbers(sample: list[float | None], rng: np.random.Generator) -> Floats:

@@ -160,7 +160,10 @@ def _convert_frozen(model: FrozenHead, x: GraphArray, coverage: float) -> Output
     xp = x.__array_namespace__()
     tables: dict[str, Any] = {name: _convert_head(head, x) for name, head in solution.heads.items()}
     # A head whose prediction is too large for floats has no prediction, and its score is infinite.
-    lost = {name: _find_large(table, LARGEST_OUTPUT) for name, table in tables.items()}
+    lost = {
+        name: (abs(table) < LARGEST_OUTPUT).cast(np.float64).reduce("ReduceMin", axis=1, keepdims=True) == 0.0
+        for name, table in tables.items()
+    }
     scores: list[GraphArray] = []
     for name, table in tables.items():
         score = target.score(target.read_table(table), solution.reach[name])
@@ -187,12 +190,6 @@ def _convert_head(head: Head, x: GraphArray) -> GraphArray:
     distances = (geometry.split(x)[0] @ design.landmarks.T) * -2.0 + 2.0
     columns = (distances.combine("Max", 0.0) / -design.bandwidth).apply("Exp")
     return columns @ head.weights + head.intercept
-
-
-def _find_large(table: GraphArray, largest: float) -> GraphArray:
-    """Return whether a row has an entry that is NaN or at least so large, (n, 1)."""
-    inside = (abs(table) < largest).cast(np.float64).reduce("ReduceMin", axis=1, keepdims=True)
-    return inside == 0.0
 
 
 # --- confidence ---

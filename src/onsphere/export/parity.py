@@ -30,6 +30,7 @@ _N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees fo
 
 _FIELDS: dict[str, str] = {"label": "value", "set": "prediction_set"}  # of an Assessment, if named differently
 _CHOICES = ("label", "set", "accepted")
+_SCORES_WITH_UNIT = ("distance", "anchored", "sigma", "linear", "quadratic", "kernel")  # that of the target
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def compare_answers(
     ours = model.assess(X, coverage=coverage)
     theirs = _run(session, inputs, X, len(ours))
     expected = {name: np.asarray(getattr(ours, _FIELDS.get(name, name))) for name in theirs}
-    rounding = _compute_rounding(model.estimator_)
+    backbone = model.estimator_
+    rounding = _SINGLE if uses_float32(backbone) else max(_DOUBLE, _AMPLIFIED * compute_amplification(backbone))
     bounds = _Bounds(model, expected, ours.direction_norm, rounding, coverage)
     largest, relative, tolerance = dict[str, float](), dict[str, float](), dict[str, float]()
     for name, answer in theirs.items():
@@ -102,11 +104,7 @@ def compare_answers(
                 "was written; please export another backbone, and report this one."
             )
     n_flags = int(largest.get("accepted", 0))
-    return Parity(len(ours), source, largest, relative, tolerance, n_flags, _explain(model.estimator_, rounding))
-
-
-def _compute_rounding(backbone: Any) -> float:
-    return _SINGLE if uses_float32(backbone) else max(_DOUBLE, _AMPLIFIED * compute_amplification(backbone))
+    return Parity(len(ours), source, largest, relative, tolerance, n_flags, _explain(backbone, rounding))
 
 
 def _run(session: Any, inputs: Inputs, X: Any, n_rows: int) -> dict[str, NDArray[Any]]:
@@ -144,6 +142,7 @@ class _Bounds:
         spread = model.spread_ if "value" in answers else np.ones(1)
         self._ordinary = np.where(spread == 0, 1.0, spread)
         self._length = np.maximum(np.nan_to_num(length, nan=1.0), 1.0)
+        self._score: str = model.kind if isinstance(model, FrozenHead) else model.uncertainty_score
 
     def get_tolerance(self, name: str) -> float:
         """Return the largest relative difference; a square root turns one of ε near zero into √ε."""
@@ -158,7 +157,8 @@ class _Bounds:
         if name == "probabilities":
             return self._length[:, None] + known
         if name == "uncertainty":
-            return known + self._unit * self._length
+            unit = float(self._ordinary.max()) if self._score in _SCORES_WITH_UNIT else 1.0
+            return known + unit * self._length
         ordinary = self._ordinary
         if name in ("lower", "upper"):
             ordinary = ordinary * (1.0 + compute_half_widths(self._model.calibration_, self._coverage))
@@ -184,18 +184,6 @@ class _Bounds:
         off = self.get_tolerance("uncertainty") * self.get_size("uncertainty")
         least, most = confidence(uncertainty + off), confidence(uncertainty - off)
         return (theirs >= least - 1e-12) & (theirs <= most + 1e-12)
-
-    @property
-    def _score(self) -> str:
-        """The kind of score, which is "distance" for a frozen head on the scale of its target."""
-        if isinstance(self._model, FrozenHead):
-            return "joint" if self._model.kind == "joint" else "distance"
-        return self._model.uncertainty_score
-
-    @property
-    def _unit(self) -> float:
-        """The unit of the score: that of the target, or 1."""
-        return float(self._ordinary.max()) if self._score in ("distance", "anchored", "sigma") else 1.0
 
 
 def _explain(backbone: Any, rounding: float) -> str:

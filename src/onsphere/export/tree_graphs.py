@@ -74,7 +74,9 @@ def _find_leaves(x: GraphArray, trees: list[Any]) -> GraphArray:
     The operator allows a leaf only one number. So each tree gives the number of the leaf, and the values are looked up
     in a table.
     """
-    parts = [_read_forest_tree(tree) for tree in trees]
+    nodes = [tree.__getstate__()["nodes"] for tree in trees]
+    fields = ("left_child", "right_child", "feature", "threshold")
+    parts = [_read_tree(each, each["left_child"] < 0, *fields) for each in nodes]
     values = [tree.value[:, :, 0][part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
     ends = np.cumsum([len(each) for each in values])
     numbers = np.split(np.arange(ends[-1], dtype=np.float64), ends[:-1])
@@ -86,7 +88,8 @@ def _find_leaves(x: GraphArray, trees: list[Any]) -> GraphArray:
 def sum_boosted_trees(x: GraphArray, columns: list[list[Any]], baselines: Floats) -> GraphArray:
     """Return for each column the sum of its trees, those of histogram gradient boosting, and of its baseline."""
     trees = [tree.nodes for column in columns for tree in column]
-    parts = [_read_boosted_tree(nodes) for nodes in trees]
+    fields = ("left", "right", "feature_idx", "num_threshold")
+    parts = [_read_tree(nodes, nodes["is_leaf"].astype(np.bool_), *fields) for nodes in trees]
     weights = [nodes["value"][part.is_leaf] for nodes, part in zip(trees, parts, strict=True)]
     targets = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
     return _add_ensemble(x, parts, weights, targets, len(columns)) + baselines
@@ -114,27 +117,10 @@ def look_up_steps(x: GraphArray, steps: Floats, levels: Floats) -> GraphArray:
     return _add_ensemble(x, [tree], [np.array(weights)], np.zeros(1, dtype=np.int64), 1)
 
 
-def _read_forest_tree(tree: Any) -> _Tree:
-    nodes = tree.__getstate__()["nodes"]
-    return _Tree(
-        is_leaf=nodes["left_child"] < 0,
-        left=nodes["left_child"],
-        right=nodes["right_child"],
-        feature=nodes["feature"],
-        threshold=nodes["threshold"],
-        missing_goes_left=nodes["missing_go_to_left"],
-    )
-
-
-def _read_boosted_tree(nodes: Any) -> _Tree:
-    return _Tree(
-        is_leaf=nodes["is_leaf"].astype(np.bool_),
-        left=nodes["left"].astype(np.int64),
-        right=nodes["right"].astype(np.int64),
-        feature=nodes["feature_idx"],
-        threshold=nodes["num_threshold"],
-        missing_goes_left=nodes["missing_go_to_left"],
-    )
+def _read_tree(nodes: Any, is_leaf: NDArray[np.bool_], *fields: str) -> _Tree:
+    """Read the nodes of scikit-learn, whose fields for left, right, feature and threshold differ between its trees."""
+    left, right, feature, threshold = (nodes[field] for field in fields)
+    return _Tree(is_leaf, left, right, feature, threshold, nodes["missing_go_to_left"])
 
 
 def _add_ensemble(

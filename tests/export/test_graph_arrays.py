@@ -1,19 +1,17 @@
-"""What becomes part of a graph against the same arithmetic in numpy, on any numbers."""
+"""Arithmetic in a graph against the same arithmetic in numpy, on any numbers."""
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from onsphere import Duplicate, Lift, Polar, SphericalOutput, Torus
-from onsphere.calibration import ClassCalibration
-from onsphere.export import graph_inputs, model_graphs
+from onsphere.export import graph_inputs
 from onsphere.export.graph_arrays import ROWS, GraphArray
 from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.export.tree_graphs import look_up_steps
 from onsphere.models.backbone import split_columns
-from onsphere.models.classifier import project_to_simplex as plain_probabilities
 from onsphere.sphere import geometry, scores
 from onsphere.table import encoder
 
@@ -24,8 +22,8 @@ def tables(width, numbers=NUMBERS):
     return arrays(np.float64, st.tuples(st.integers(1, 4), st.just(width)), elements=numbers)
 
 
-def runnable(function, width):
-    """The graph of a function of a table, as a function."""
+def compile_graph(function, width):
+    """Return a function that runs the graph of a function of a table."""
     graph = GraphBuilder()
     results = function(GraphArray(graph, graph.add_input("x", np.dtype(np.float64), width), (ROWS, width)))
     for number, result in enumerate(results):
@@ -61,12 +59,12 @@ CASES = {
     "torus": (fitted(Torus(), 2), "product", scores.reference),
     "torus slow": (fitted(Torus((2.0, 0.5)), 1), "mean", scores.violation),
 }
-GRAPHS = {name: runnable(read_by(*case)[0], read_by(*case)[1]) for name, case in CASES.items()}
+GRAPHS = {name: compile_graph(read_by(*case)[0], read_by(*case)[1]) for name, case in CASES.items()}
 
 
 @pytest.mark.parametrize("name", list(CASES))
 @given(data=st.data())
-def test_decoding_is_that_of_the_library(name, data):
+def test_decoding_agrees_with_the_library(name, data):
     read, width, layout = read_by(*CASES[name])
     table = data.draw(tables(width)) + 0.0  # an angle tells -0 from 0
     value, sigma, score = GRAPHS[name](table)
@@ -83,51 +81,31 @@ def test_decoding_is_that_of_the_library(name, data):
     np.testing.assert_allclose(score, expected[2], rtol=1e-12, atol=1e-12 * size)
 
 
-NORM = runnable(lambda x: (geometry.norm(x), *geometry.split(x)), 3)
+NORM = compile_graph(lambda x: (geometry.norm(x), *geometry.split(x)), 3)
 
 
 @given(tables(3, st.floats(-1e300, 1e300)))
-def test_norms_keep_their_range(x):
+def test_norms_do_not_overflow(x):
     length, direction, magnitude = NORM(x)
     np.testing.assert_allclose(length, geometry.norm(x), rtol=1e-14)
     np.testing.assert_allclose(direction, geometry.split(x)[0], rtol=1e-14)
     np.testing.assert_array_equal(length, magnitude)
 
 
-PROBABILITIES = runnable(lambda x: (model_graphs.project_to_simplex(x),), 4)
-
-
-@given(tables(4))
-def test_probabilities_are_the_nearest(x):
-    np.testing.assert_allclose(PROBABILITIES(x)[0], plain_probabilities(x), atol=1e-12)
-
-
-LEVELS = np.round(np.random.default_rng(1).random(39), 2)
-CALIBRATION = ClassCalibration(np.zeros(39), np.zeros(39), LEVELS)
-SETS = runnable(lambda x: (model_graphs._convert_sets(x, CALIBRATION, 0.7),), 5)
-
-
-@given(tables(5, st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, 17.0])))
-def test_sets_are_those_of_the_calibration_with_ties_and_zeros(x):
-    assume((x.sum(axis=1) > 0).all())
-    probabilities = x / x.sum(axis=1, keepdims=True)
-    np.testing.assert_array_equal(SETS(probabilities)[0], CALIBRATION.prediction_set(probabilities, coverage=0.7))
-
-
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 7, 100])
-def test_a_step_function_counts_what_lies_below(n_steps):
+def test_looking_up_steps_counts_the_steps_below(n_steps):
     rng = np.random.default_rng(n_steps)
     steps, levels = np.unique(rng.normal(size=n_steps)), rng.random(n_steps + 1)
-    graph = runnable(lambda x: (look_up_steps(x, steps, levels),), 1)
+    graph = compile_graph(lambda x: (look_up_steps(x, steps, levels),), 1)
     x = np.concatenate([steps, np.nextafter(steps, np.inf), rng.normal(size=50), [np.inf, -np.inf, np.nan]])
     np.testing.assert_array_equal(graph(x[:, None])[0][:, 0], levels[np.searchsorted(steps, x, side="left")])
 
 
-CALENDAR = runnable(graph_inputs._encode_dates, 1)
+CALENDAR = compile_graph(graph_inputs._encode_dates, 1)
 
 
 @given(tables(1, st.one_of(st.just(np.nan), st.floats(-1e11, 1e11), st.integers(-(10**10), 10**10).map(float))))
-def test_the_calendar_is_that_of_the_encoder(seconds):
+def test_parts_of_dates_agree_with_the_encoder(seconds):
     for ours, theirs in zip(CALENDAR(seconds), encoder._split_date(seconds), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -137,13 +115,13 @@ def test_angles_are_right_to_the_last_digits():
     angles = np.concatenate([rng.uniform(-np.pi, np.pi, 5_000), np.arange(-3, 5) * np.pi / 4])
     points = np.exp(rng.normal(scale=5, size=len(angles)))[:, None] * np.c_[np.sin(angles), np.cos(angles)]
     points = np.vstack([points, [[0.0, 0.0], [0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]]])
-    graph = runnable(lambda x: (x.__array_namespace__().atan2(x[:, 0], x[:, 1]),), 2)
+    graph = compile_graph(lambda x: (x.__array_namespace__().atan2(x[:, 0], x[:, 1]),), 2)
     np.testing.assert_allclose(graph(points)[0], np.arctan2(points[:, 0], points[:, 1]), rtol=1e-13, atol=1e-15)
 
 
-def test_arithmetic_with_arrays_on_either_side():
+def test_arithmetic_with_numpy_on_either_side():
     ones = np.arange(1.0, 3.0)
-    graph = runnable(
+    graph = compile_graph(
         lambda x: (
             1.0 + x,
             1.0 - x,
@@ -163,9 +141,9 @@ def test_arithmetic_with_arrays_on_either_side():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_lone_direction_is_read_as_one_of_length_one():
+def test_a_direction_without_magnitude_has_length_one():
     outputs = split_columns(np.ones((2, 3)), n_outputs=3, magnitude=False, mean=False)
-    graph = runnable(lambda x: split_columns(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
+    graph = compile_graph(lambda x: split_columns(x, n_outputs=3, magnitude=False, mean=False)[:2], 3)
     direction, magnitude = graph(np.ones((2, 3)))
     assert isinstance(outputs, SphericalOutput)
     np.testing.assert_array_equal(direction, outputs.direction)
