@@ -29,7 +29,7 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.baselines.detector import Detector
-from onsphere.baselines.posthoc import PostHoc, default_classifier
+from onsphere.baselines.posthoc import PostHoc, make_default_classifier
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.evaluation import assess_model, compute_error, measure_assessment
@@ -339,7 +339,7 @@ def _list_plain_models(plain: Any, methods: Mapping[str, Any], *, classes: bool)
             raise InvalidTypeError(f"The 'plain' parameter of compare must be {wanted}, as an instance. Got {plain!r}.")
         return [plain]
     backbones = [getattr(model, "estimator", None) for model in methods.values()]
-    return [*filter(fits, backbones), default_classifier() if classes else make_default_backbone()]
+    return [*filter(fits, backbones), make_default_classifier() if classes else make_default_backbone()]
 
 
 def _add_plain(

@@ -18,10 +18,10 @@ from sklearn.tree import ExtraTreeClassifier, ExtraTreeRegressor
 from xgboost import XGBClassifier
 
 from onsphere import HCMRegressor, InvalidInputError, InvalidTypeError
-from onsphere.baselines.draws import disagreement, numbers_from_draws
+from onsphere.baselines import SoftmaxNetwork
 from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
 from onsphere.baselines.likelihood import GaussianNLL
-from onsphere.baselines.softmax_network import SoftmaxNetwork
+from onsphere.baselines.network_model import combine_draws, disagreement
 from onsphere.torch import TorchRegressor
 
 torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def test_uncertainty_grows_outside_of_the_training_rows():
 def test_answers_of_any_unit(unit):
     rng = np.random.default_rng(0)
     values, sigmas = rng.normal(size=(4, 6, 2)), rng.uniform(size=(4, 6, 2))
-    plain, scaled = numbers_from_draws(values, sigmas), numbers_from_draws(unit * values, unit * sigmas)
+    plain, scaled = combine_draws(values, sigmas), combine_draws(unit * values, unit * sigmas)
     for one, other in zip(plain[:3], scaled[:3], strict=True):
         np.testing.assert_allclose(other / unit, one)
 

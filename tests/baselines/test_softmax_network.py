@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from onsphere import InvalidInputError, NotFittedError
-from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
+from onsphere.baselines.likelihood import SoftmaxLoss, SoftmaxNetwork
 from onsphere.torch import TorchRegressor
 
 torch.set_num_threads(1)

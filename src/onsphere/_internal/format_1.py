@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["rename_settings", "rename_types"]
 
 _MODULES = {
+    "onsphere.baselines.softmax_network": "onsphere.baselines.likelihood",
     "onsphere.calibration": "onsphere.calibration.calibration",
     "onsphere.embeddings.polar": "onsphere.sphere.polar",
     "onsphere.embeddings.torus": "onsphere.sphere.torus",

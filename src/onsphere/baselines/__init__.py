@@ -1,6 +1,6 @@
-"""What HCM is compared with: other people's methods, each in one file with the paper it comes from.
+"""Other people's methods to compare HCM with; each class names the paper it comes from.
 
-Those that train (`DeepEnsemble`, `MCDropout`, …) can be asked all that `HCMRegressor` and `HCMClassifier` can.
+Those that train a network (`DeepEnsemble`, `MCDropout`, …) have the methods of `HCMRegressor` and `HCMClassifier`.
 Detectors judge a classifier that is already trained, from its features, its logits and the labels:
 
 >>> import numpy as np
@@ -24,14 +24,11 @@ from onsphere.baselines.softmax import MSP, Energy, Entropy, Gini, energy, entro
 from onsphere.baselines.subspace import FDBD, NCI, ViM, fdbd, last_layer, nci, vim
 
 if TYPE_CHECKING:
-    from onsphere.baselines.draws import combine_class_draws, combine_draws
     from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
     from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
     from onsphere.baselines.evidential import Evidential, EvidentialLoss
     from onsphere.baselines.gradient import ODIN, odin
-    from onsphere.baselines.likelihood import GaussianLoss, GaussianNLL, MixtureDensity
-    from onsphere.baselines.network import NetworkRegressor
-    from onsphere.baselines.softmax_network import SoftmaxNetwork
+    from onsphere.baselines.likelihood import GaussianLoss, GaussianNLL, MixtureDensity, SoftmaxNetwork
 
 __all__ = [
     "FDBD",
@@ -54,12 +51,9 @@ __all__ = [
     "MCDropoutClassifier",
     "Mahalanobis",
     "MixtureDensity",
-    "NetworkRegressor",
     "PostHoc",
     "SoftmaxNetwork",
     "ViM",
-    "combine_class_draws",
-    "combine_draws",
     "energy",
     "entropy",
     "fdbd",
@@ -73,7 +67,7 @@ __all__ = [
     "vim",
 ]
 
-# The files that import torch, by the names they hold; each is imported when one of them is asked for.
+# The files that import torch, by the names in them; each is imported when one of its names is first used.
 _NEEDS_TORCH = {
     "DeepEnsemble": "ensemble",
     "EnsembleClassifier": "ensemble",
@@ -84,11 +78,8 @@ _NEEDS_TORCH = {
     "MCDropout": "dropout",
     "MCDropoutClassifier": "dropout",
     "MixtureDensity": "likelihood",
-    "NetworkRegressor": "network",
     "ODIN": "gradient",
-    "SoftmaxNetwork": "softmax_network",
-    "combine_class_draws": "draws",
-    "combine_draws": "draws",
+    "SoftmaxNetwork": "likelihood",
     "odin": "gradient",
 }
 

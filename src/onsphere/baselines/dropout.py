@@ -1,4 +1,4 @@
-"""Dropout that stays on when the network is asked: many thinned networks from one."""
+"""Dropout that stays on in prediction: many thinned networks from one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import softmax
 
-from onsphere._internal.validation import check_option
-from onsphere.baselines.draws import CLASS_SCORES, combine_class_draws, combine_draws
-from onsphere.baselines.network import NetworkRegressor, ask_network, check_passes, prepare_network
-from onsphere.baselines.softmax_network import SoftmaxLoss, SoftmaxNetwork
+from onsphere._internal.validation import check_number, check_option
+from onsphere.baselines.likelihood import SoftmaxLoss, SoftmaxNetwork
+from onsphere.baselines.network_model import CLASS_SCORES, NetworkRegressor, combine_class_draws, combine_draws
 from onsphere.errors import InvalidInputError
 from onsphere.models.classifier import ClassPrediction
 from onsphere.models.regressor import RegressionPrediction
@@ -23,16 +22,15 @@ __all__ = ["MCDropout", "MCDropoutClassifier"]
 class MCDropout(NetworkRegressor):
     """Monte Carlo dropout: the mean and spread of many passes, in each of which other activations are dropped.
 
-    Each pass is one thinned network, drawn from what can be read as an approximate posterior over weights; where they
-    disagree, the network is unsure. A pass drops the same for all rows and passes are seeded, so a row always gets
-    the same answer.
+    Each pass is one thinned network, drawn from an approximate posterior over weights; where they disagree, the network
+    is unsure. A pass drops the same for all rows and passes are seeded, so a row always gets the same prediction.
 
     Gal and Ghahramani, "Dropout as a Bayesian approximation: representing model uncertainty in deep learning",
     ICML 2016 (sigma is the spread of the passes, without the constant noise that the paper adds to it).
 
     Cost: training as for the plain network; n_passes predictions instead of one. Fails as a measure of noise, which it
-    does not see: the spread depends on the rate of dropout and hardly on the targets, and does not vanish with
-    more rows.
+    does not see: the spread depends on the rate of dropout and hardly on the targets, and does not go to 0 with more
+    rows.
 
     Parameters
     ----------
@@ -49,7 +47,7 @@ class MCDropout(NetworkRegressor):
     Examples
     --------
     >>> import numpy as np
-    >>> from onsphere.baselines.dropout import MCDropout
+    >>> from onsphere.baselines import MCDropout
     >>> from onsphere.torch import TorchRegressor
     >>> X = np.random.default_rng(0).normal(size=(100, 2))
     >>> network = TorchRegressor(hidden_sizes=(20,), dropout=0.1, max_epochs=5)
@@ -74,33 +72,32 @@ class MCDropout(NetworkRegressor):
         self.calibration = calibration
         self.random_state = random_state
 
-    def _network(self) -> TorchRegressor:
-        check_passes(self)
-        return _with_dropout(self, prepare_network(self, TorchRegressor(dropout=0.1)))
+    def _make_network(self) -> TorchRegressor:
+        _check_n_passes(self)
+        return _check_rate(self, self._prepare_network(TorchRegressor(dropout=0.1)))
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         super()._fit(X, y, sample_weight)
         _check_dropout(self)
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        check_passes(self)
-        rows = self._check_rows(X)
-        passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
+        _check_n_passes(self)
+        passes = self._run_network(X, n_samples=self.n_passes).numpy()
         return combine_draws(self.estimator_.unstandardize(passes))
 
 
 class MCDropoutClassifier(SoftmaxNetwork):
     """Monte Carlo dropout for classes: the mean of the softmax over many passes with dropout.
 
-    As `MCDropout`: each pass is one thinned network. The mean of their probabilities is less sure than any of them
-    where they disagree.
+    As in `MCDropout`, each pass is one thinned network. Where they disagree, the mean of their probabilities is less
+    sure than any of them.
 
     Gal and Ghahramani, "Dropout as a Bayesian approximation: representing model uncertainty in deep learning",
     ICML 2016; Houlsby et al., "Bayesian active learning for classification and preference learning", 2011, for
     the disagreement.
 
-    Cost: training as for `SoftmaxNetwork`; n_passes predictions instead of one. Fails off the training rows, where
-    thinned networks can all be sure of the same class.
+    Cost: training as for `SoftmaxNetwork`; n_passes predictions instead of one. Fails away from the training rows,
+    where thinned networks can all be sure of the same class.
 
     Parameters
     ----------
@@ -109,7 +106,7 @@ class MCDropoutClassifier(SoftmaxNetwork):
         TorchRegressor(dropout=0.1).
     n_passes : int, default 50
     uncertainty_score : {"entropy", "disagreement"}, default "entropy"
-        What `predict_uncertainty` gives: the entropy of the mean, or the part of it that comes from passes which
+        What `predict_uncertainty` returns: the entropy of the mean, or the part of it that comes from passes that
         disagree (the mutual information of class and pass).
     calibration, random_state : as in `HCMClassifier`
 
@@ -122,7 +119,7 @@ class MCDropoutClassifier(SoftmaxNetwork):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from onsphere.baselines.dropout import MCDropoutClassifier
+    >>> from onsphere.baselines import MCDropoutClassifier
     >>> from onsphere.torch import TorchRegressor
     >>> X, y = load_iris(return_X_y=True)
     >>> network = TorchRegressor(hidden_sizes=(20,), dropout=0.1, max_epochs=30, learning_rate=1e-2)
@@ -146,9 +143,9 @@ class MCDropoutClassifier(SoftmaxNetwork):
         self.n_passes = n_passes
         self.uncertainty_score = uncertainty_score
 
-    def _network(self) -> TorchRegressor:
+    def _make_network(self) -> TorchRegressor:
         self._check_options()
-        return _with_dropout(self, prepare_network(self, TorchRegressor(dropout=0.1), loss=SoftmaxLoss()))
+        return _check_rate(self, self._prepare_network(TorchRegressor(dropout=0.1), SoftmaxLoss()))
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         super()._fit(X, y, sample_weight)
@@ -156,28 +153,31 @@ class MCDropoutClassifier(SoftmaxNetwork):
 
     def _predict(self, X: Any) -> ClassPrediction:
         self._check_options()
-        rows = self._check_rows(X)
-        passes = ask_network(self.estimator_, rows, n_samples=self.n_passes).numpy()
+        passes = self._run_network(X, n_samples=self.n_passes).numpy()
         return combine_class_draws(softmax(passes, axis=2), self.uncertainty_score)
 
     def _check_options(self) -> None:
-        check_passes(self)
+        _check_n_passes(self)
         check_option(self, "uncertainty_score", self.uncertainty_score, CLASS_SCORES)
 
 
-def _with_dropout(owner: object, network: TorchRegressor) -> TorchRegressor:
-    """The network, unless it is known before its training that it has no dropout."""
+def _check_n_passes(owner: Any) -> None:
+    check_number(owner, "n_passes", owner.n_passes, above=2, closed="left", whole=True)
+
+
+def _check_rate(owner: object, network: TorchRegressor) -> TorchRegressor:
+    """Return the network, unless it is clear before its training that it has no dropout."""
     if network.module is None and network.dropout == 0:
-        raise _no_dropout(owner)
+        raise _dropout_error(owner)
     return network
 
 
 def _check_dropout(owner: Any) -> None:
     if not find_random_layers(owner.estimator_.net_.module_):
-        raise _no_dropout(owner)
+        raise _dropout_error(owner)
 
 
-def _no_dropout(owner: object) -> InvalidInputError:
+def _dropout_error(owner: object) -> InvalidInputError:
     return InvalidInputError(
         f"{type(owner).__name__} needs a network with dropout. Got one without, whose passes would all be the same. "
         "Pass TorchRegressor(dropout=0.1), or a module with layers like nn.Dropout(0.1)."

@@ -1,4 +1,4 @@
-"""A classifier and a detector as one model, so that post-hoc scores are calibrated and compared like any other."""
+"""A classifier and a detector as one model, so that its scores are calibrated and compared like any other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.backbone import set_random_states
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction
 
-__all__ = ["LastLayer", "PostHoc", "default_classifier"]
+__all__ = ["LastLayer", "PostHoc", "make_default_classifier"]
 
 
 class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
@@ -34,9 +34,9 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
     detector : Detector
         For example `KNN()`.
     classifier : classifier, optional
-        Gives labels, logits and features: by methods `features` and `logits` where it has them (`SoftmaxNetwork`), else
-        its rows are the features and its `decision_function`, or the logarithm of `predict_proba`, the logits. By
-        default LogisticRegression().
+        It predicts the labels. Features and logits come from its methods `features` and `logits` if it has them
+        (`SoftmaxNetwork`); otherwise the rows are the features, and its `decision_function`, or the logarithm of its
+        `predict_proba`, the logits. By default LogisticRegression().
     calibration : None, "split", "cv" or float in (0, 1), default None
         What `fit` keeps back to calibrate on; see `HCMClassifier`.
     random_state : int, RandomState or None
@@ -56,8 +56,8 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
     >>> from onsphere.baselines import KNN, PostHoc
     >>> X, y = load_digits(return_X_y=True)
     >>> model = PostHoc(KNN(k=10)).fit(X[::2], y[::2])
-    >>> strange = X[1::2, ::-1]  # upside down
-    >>> bool(model.predict_uncertainty(strange).mean() > model.predict_uncertainty(X[1::2]).mean())
+    >>> rotated = X[1::2, ::-1]  # upside down
+    >>> bool(model.predict_uncertainty(rotated).mean() > model.predict_uncertainty(X[1::2]).mean())
     True
     """
 
@@ -87,7 +87,7 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
         labels = self._check_labels(y)
         check_same_length(rows, labels)
         weights = check_sample_weight(sample_weight, rows)
-        given: Any = default_classifier() if self.classifier is None else self.classifier
+        given: Any = make_default_classifier() if self.classifier is None else self.classifier
         if isinstance(given, type) or not hasattr(given, "__sklearn_tags__") or not is_classifier(given):
             raise InvalidTypeError(
                 f"The 'classifier' parameter of PostHoc must be a classifier. Got {given!r}. "
@@ -97,7 +97,7 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
         with wrap_backbone_errors(self, classifier, "be fitted"):
             options = {} if weights is None else {"sample_weight": weights}
             self.estimator_ = classifier.fit(rows, labels, **options)
-        features, logits = self._seen_by_detector(rows)
+        features, logits = self._read_features_and_logits(rows)
         self._check_logits(rows, logits)
         detector = set_random_states(self, clone(self.detector), self.random_state)
         self.detector_ = detector.fit(features, logits, labels)
@@ -105,7 +105,7 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
     def _predict(self, X: Any) -> ClassPrediction:
         check_fitted(self, "estimator_")
         rows = check_rows(self, X, fitting=False, allow_nan=False)
-        features, logits = self._seen_by_detector(rows)
+        features, logits = self._read_features_and_logits(rows)
         return ClassPrediction(
             label_index=logits.argmax(axis=1),
             probabilities=softmax(logits, axis=1),
@@ -114,7 +114,7 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
         )
 
     def _check_logits(self, rows: Any, logits: Floats) -> None:
-        """That the largest logit is that of the predicted class: not every decision_function is made of logits."""
+        """Check that the largest logit is that of the predicted class: not every decision_function returns logits."""
         n_columns, n_classes = logits.shape[1], len(self.classes_)
         predicted = self.estimator_.predict(rows)
         agree = n_columns == n_classes and np.mean(self.classes_[logits.argmax(axis=1)] == predicted) > 0.99
@@ -126,12 +126,12 @@ class PostHoc(ClassificationMixin, ClassifierMixin, BaseEstimator):
                 "classifier."
             )
 
-    def _seen_by_detector(self, rows: Any) -> tuple[Floats, Floats]:
-        """Features and logits of each row."""
+    def _read_features_and_logits(self, rows: Any) -> tuple[Floats, Floats]:
+        """Return what the detector judges each row by."""
         classifier = self.estimator_
         with wrap_backbone_errors(self, classifier, "predict"):
             features = classifier.features(rows) if hasattr(classifier, "features") else rows
-            return np.asarray(features, dtype=np.float64), _logits(classifier, rows)
+            return np.asarray(features, dtype=np.float64), _compute_logits(classifier, rows)
 
 
 class LastLayer(ClassifierMixin, BaseEstimator):
@@ -175,25 +175,25 @@ class LastLayer(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> Floats:
-        """Logits of shape (n, C)."""
+        """Return logits of shape (n, C)."""
         check_fitted(self, "classes_")
         rows = check_table(self, "features", X)
         check_width(self, "features", rows, self.n_features_in_)
         return rows @ np.asarray(self.weight, dtype=np.float64).T + np.asarray(self.bias, dtype=np.float64)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class of the largest logit of each row."""
+        """Return the class of the largest logit of each row."""
         return self.classes_[self.decision_function(X).argmax(axis=1)]
 
 
-def default_classifier() -> Any:
-    """Logistic regression, with the rows as features."""
+def make_default_classifier() -> Any:
+    """Return a logistic regression, with the rows as features."""
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(max_iter=1000)
 
 
-def _logits(classifier: Any, rows: Any) -> Floats:
+def _compute_logits(classifier: Any, rows: Any) -> Floats:
     if hasattr(classifier, "logits"):
         return classifier.logits(rows)
     if not hasattr(classifier, "decision_function"):
