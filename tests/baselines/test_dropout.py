@@ -34,7 +34,7 @@ def test_value_and_sigma_are_mean_and_spread_of_the_passes():
     np.testing.assert_allclose(model.predict_uncertainty(X), np.sqrt(np.mean(passes.var(axis=0), axis=1)))
 
 
-def test_the_spread_of_a_linear_layer_is_known():
+def test_the_spread_of_a_linear_layer_matches_its_formula():
     """Dropping inputs of w·x at a rate p has the variance p/(1 − p)·Σ w²x²; 500 passes leave an error of 3.2 %."""
     X, y = rows()
     module = nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 1))
@@ -45,7 +45,7 @@ def test_the_spread_of_a_linear_layer_is_known():
     np.testing.assert_allclose(model.predict_sigma(X), expected, rtol=0.15)
 
 
-def test_uncertainty_grows_outside_of_the_training_rows():
+def test_uncertainty_grows_outside_the_training_rows():
     """Measured: ten times as far out, the median is 21 times as large."""
     X, y = rows(300)
     model = MCDropout(network(max_epochs=30), random_state=0).fit(X, y)
@@ -73,7 +73,7 @@ def no_dropout(n_features, n_outputs):
 
 @pytest.mark.parametrize("method", [MCDropout, MCDropoutClassifier])
 @pytest.mark.parametrize("options", [{"dropout": 0.0}, {"module": no_dropout}], ids=["MLP", "module"])
-def test_a_network_without_dropout_is_told_what_to_do(method, options):
+def test_a_network_without_dropout_is_rejected(method, options):
     X, y = rows(20)
     model = method(network(), random_state=0).fit(X, y > 0)
     before = model.predict_uncertainty(X)
@@ -83,7 +83,7 @@ def test_a_network_without_dropout_is_told_what_to_do(method, options):
     assert np.array_equal(model.predict_uncertainty(X), before)
 
 
-def test_a_loss_of_the_user_is_kept():
+def test_a_users_loss_is_kept():
     X, y = rows(60)
     plain, robust = (
         MCDropout(network(loss=loss), random_state=0).fit(X, y).predict(X)

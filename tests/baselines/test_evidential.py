@@ -37,7 +37,7 @@ def test_the_loss_is_students_t_and_the_penalty(seed, size, regularization):
     np.testing.assert_allclose(loss[:, 0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_columns_are_kept_apart():
+def test_each_column_has_its_own_loss():
     outputs, target = torch.randn(5, 12), torch.randn(5, 3)
     whole = EvidentialLoss()(outputs, target)
     for column in range(3):
@@ -45,7 +45,7 @@ def test_columns_are_kept_apart():
         np.testing.assert_allclose(whole[:, [column]], alone)
 
 
-def test_much_evidence_is_counted_in_single_precision_too():
+def test_much_evidence_keeps_its_digits_in_single_precision():
     """With α in the thousands, the terms of the formula as it is printed are too large for single precision."""
     outputs = torch.tensor([[0.0, 2.0, alpha, 3.0] for alpha in (15.0, 18.999, 19.1, 300.0, 2e4, 1e6)])
     target = torch.full((6, 1), 0.7)
@@ -100,7 +100,7 @@ def test_sigma_follows_the_true_noise():
     assert np.corrcoef(model.predict_sigma(new), truth)[0, 1] > 0.9
 
 
-def test_scores():
+def test_epistemic_and_total_scores():
     X, y, _ = rows(100)
     Y = np.c_[y, 1000 * y, y**2]
     model = Evidential(network(max_epochs=3), random_state=0).fit(X, Y)

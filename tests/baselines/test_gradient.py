@@ -46,7 +46,7 @@ def written_out(network, x, temperature, epsilon):
 
 
 @pytest.mark.parametrize(("temperature", "epsilon"), [(1.0, 0.2), (1000.0, 0.0014), (10.0, 0.01)])
-def test_against_a_transcription(network, inputs, temperature, epsilon):
+def test_odin_follows_the_paper(network, inputs, temperature, epsilon):
     expected = [written_out(network, row, temperature, epsilon) for row in inputs]
     scores = ODIN(network, temperature=temperature, epsilon=epsilon).score(inputs)
     assert scores.dtype == np.float64
@@ -62,7 +62,7 @@ def test_without_a_step_it_is_msp_at_that_temperature(network, inputs):
     assert (ODIN(network, temperature=50.0, epsilon=1e-3).score(inputs) < expected).all()
 
 
-def test_single_precision_still_tells_rows_apart_at_a_high_temperature(network, inputs):
+def test_rows_differ_at_a_high_temperature_in_single_precision_too(network, inputs):
     exact = ODIN(network, temperature=1000.0).score(inputs)
     single = ODIN(copy.deepcopy(network).float(), temperature=1000.0).score(inputs)
     np.testing.assert_allclose(single, exact, rtol=0, atol=1e-4 * np.ptp(exact))
@@ -120,7 +120,7 @@ def same_state(before, after):
     assert all(torch.equal(value, after["values"][name]) for name, value in before["values"].items())
 
 
-def test_the_network_is_left_as_it_was_even_where_it_fails(network, inputs):
+def test_the_network_does_not_change_even_where_it_fails(network, inputs):
     network.train()
     network[2].eval()  # a user may freeze one layer's running means
     network[0].weight.requires_grad_(False)
@@ -210,7 +210,7 @@ def test_inputs_of_a_shape_that_the_network_does_not_take(network, shape, epsilo
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), InvalidTypeError("its own words")])
-def test_what_is_not_about_the_inputs_is_passed_on(inputs, error):
+def test_errors_that_are_not_about_the_inputs_are_passed_on(inputs, error):
     def fail(given):
         raise error
 
@@ -219,14 +219,14 @@ def test_what_is_not_about_the_inputs_is_passed_on(inputs, error):
     assert caught.value is error
 
 
-def test_odin_is_no_detector(network, inputs):
+def test_odin_is_not_a_detector(network, inputs):
     """It takes inputs, so what feeds detectors with features must be able to tell."""
     assert not isinstance(ODIN(network), Detector)
     with pytest.raises(TypeError):
         ODIN(network).score(inputs, inputs)
 
 
-def test_a_function_is_no_network(inputs):
+def test_a_function_is_not_a_network(inputs):
     with pytest.raises(InvalidTypeError, match=r"ODIN needs a torch.nn.Module. Got function"):
         ODIN(lambda x: x).score(inputs)
     assert odin(lambda x: x, torch.as_tensor(inputs)).shape == (30,)  # the plain function takes any

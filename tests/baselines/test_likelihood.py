@@ -1,14 +1,22 @@
-"""Losses against torch.distributions, and what the networks trained by them say about noise."""
+"""Losses against torch.distributions, and the noise and the probabilities that networks learn from them."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from onsphere import InvalidInputError
-from onsphere.baselines.likelihood import GaussianLoss, GaussianNLL, MixtureDensity, MixtureLoss
+from onsphere import InvalidInputError, NotFittedError
+from onsphere.baselines.likelihood import (
+    GaussianLoss,
+    GaussianNLL,
+    MixtureDensity,
+    MixtureLoss,
+    SoftmaxLoss,
+    SoftmaxNetwork,
+)
 from onsphere.torch import TorchRegressor
 
 torch.set_num_threads(1)
@@ -121,7 +129,7 @@ def test_every_output_has_its_own_noise(method):
     np.testing.assert_allclose(result.uncertainty, np.sqrt(np.mean(result.sigma**2, axis=1)))
 
 
-def test_the_mixture_is_read_as_its_mean_and_standard_deviation():
+def test_value_and_sigma_are_mean_and_standard_deviation_of_the_mixture():
     X, y, _ = heteroscedastic(100)
     model = MixtureDensity(network(max_epochs=5), n_components=4, random_state=0).fit(X, np.c_[y, -y])
     outputs = torch.tensor(model.estimator_.predict_outputs(X)).reshape(100, 2, 3, 4)
@@ -141,7 +149,7 @@ def test_a_mixture_sees_two_branches_move_apart():
     np.testing.assert_allclose(sigma, [0.3, 0.9], rtol=0.25)
 
 
-def test_a_target_without_noise_is_no_trouble():
+def test_a_target_without_noise_can_be_learned():
     X = np.linspace(-1, 1, 50)[:, None]
     for y in (X[:, 0], np.full(50, 4.2)):
         value, sigma = GaussianNLL(network(), random_state=0).fit(X, y).predict(X, return_std=True)
@@ -156,3 +164,82 @@ def test_bad_number_of_components(n_components):
         MixtureDensity(network(), n_components=n_components).fit([[0.0], [1.0]], [0.0, 1.0])
     with pytest.raises(InvalidInputError, match="'n_components' parameter of MixtureLoss"):
         MixtureLoss(n_components)
+
+
+# --- classes ---
+
+
+def small_network(**options):
+    return network(**({"hidden_sizes": (20, 12), "max_epochs": 5} | options))
+
+
+@pytest.fixture(scope="module")
+def classes():
+    rng = np.random.default_rng(0)
+    labels = rng.choice(["ant", "bee", "cat"], size=150, p=[0.7, 0.2, 0.1])
+    return 100 * (np.eye(3)[np.unique(labels, return_inverse=True)[1]] + 0.4 * rng.normal(size=(150, 3))), labels
+
+
+def test_the_softmax_loss_is_the_cross_entropy_of_the_label():
+    logits, index = torch.randn(9, 4), torch.arange(9) % 4
+    loss = SoftmaxLoss()(logits, torch.eye(4)[index])
+    np.testing.assert_allclose(loss, nn.functional.cross_entropy(logits, index, reduction="none"), rtol=1e-6)
+
+
+def test_probabilities_and_uncertainty_are_those_of_the_logits(classes):
+    X, y = classes
+    model = SoftmaxNetwork(small_network(), random_state=0).fit(X, y)
+    logits = model.logits(X)
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(X), expected)
+    np.testing.assert_allclose(model.predict_uncertainty(X), 1 - expected.max(axis=1), atol=1e-12)
+    assert np.array_equal(model.predict(X), model.classes_[logits.argmax(axis=1)])
+
+
+def test_features_are_the_inputs_of_the_last_layer(classes):
+    X, y = classes
+    model = SoftmaxNetwork(small_network(dropout=0.3), random_state=0).fit(X, y)
+    last = model.estimator_.net_.module_.linear
+    features = model.features(X)
+    assert features.shape == (150, 12)
+    assert features.dtype == np.float64
+    made = features @ last.weight.detach().numpy().T + last.bias.detach().numpy()
+    np.testing.assert_allclose(made, model.logits(X), rtol=1e-4, atol=1e-4)
+
+
+def test_features_of_a_users_module(classes):
+    X, y = classes
+    module = nn.Sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 3))
+    model = SoftmaxNetwork(small_network(module=module), random_state=0).fit(X, y)
+    features = model.features(X)
+    assert features.shape == (150, 7)
+    assert np.abs(features).max() <= 1
+
+
+def test_probabilities_are_the_class_frequencies_where_features_say_nothing(classes):
+    """The columns are learned as they are: standardised, rare classes would weigh as much as frequent ones."""
+    _, y = classes
+    noise = np.random.default_rng(1).normal(size=(150, 2))
+    model = SoftmaxNetwork(small_network(max_epochs=30, hidden_sizes=(4,)), random_state=0).fit(noise, y)
+    shares = np.unique(y, return_counts=True)[1] / 150
+    np.testing.assert_allclose(model.predict_proba(noise).mean(axis=0), shares, atol=0.05)
+
+
+def test_softmax_network_learns_and_is_less_sure_of_its_mistakes(classes):
+    X, y = classes
+    model = SoftmaxNetwork(small_network(max_epochs=30), random_state=0).fit(X[:100], y[:100])
+    assert model.score(X[100:], y[100:]) > 0.85
+    wrong = model.predict(X[100:]) != y[100:]
+    uncertainty = model.predict_uncertainty(X[100:])
+    assert np.median(uncertainty[wrong]) > np.median(uncertainty[~wrong])
+
+
+def test_bad_rows_and_modules_of_a_softmax_network_are_rejected(classes):
+    X, y = classes
+    for method in ("logits", "features"):
+        with pytest.raises(NotFittedError):
+            getattr(SoftmaxNetwork(small_network()), method)(X)
+        with pytest.raises(InvalidInputError, match="2 features"):
+            getattr(SoftmaxNetwork(small_network(max_epochs=1)).fit(X, y), method)(X[:, :2])
+    with pytest.raises(InvalidInputError, match=r"shape \(n, 3\)"):
+        SoftmaxNetwork(small_network(module=nn.Linear(3, 4))).fit(X, y)

@@ -36,7 +36,7 @@ def test_the_uncertainty_is_the_detectors(blobs):
     np.testing.assert_allclose(model.predict_uncertainty(X[300:]), expected)
 
 
-def test_it_is_calibrated_and_decides_like_hcm(blobs):
+def test_it_calibrates_and_decides_like_hcm(blobs):
     X, y = blobs
     model = PostHoc(Mahalanobis(), calibration="split", random_state=0).fit(X, y)
     result = model.set_threshold(AcceptShare(0.95)).assess(np.vstack([X[:50], 50 * X[:50]]))
@@ -54,7 +54,7 @@ def test_two_classes_have_two_logits(blobs):
     np.testing.assert_allclose(model.predict_uncertainty(X[rows]), expected, atol=1e-12)
 
 
-def test_a_forest_has_logits_by_its_probabilities(blobs):
+def test_the_logits_of_a_forest_are_the_logarithms_of_its_probabilities(blobs):
     X, y = blobs
     model = PostHoc(MSP(), RandomForestClassifier(20), random_state=3).fit(X, y)
     assert np.isfinite(model.predict_uncertainty(100 * X)).all()
@@ -74,7 +74,7 @@ def test_features_come_from_a_classifier_that_has_them(blobs):
     np.testing.assert_allclose(model.detector_.means_.mean(axis=0), 2 * X.mean(axis=0), atol=0.2)
 
 
-def test_the_same_seed_gives_the_same_answer(blobs):
+def test_the_same_seed_gives_the_same_prediction(blobs):
     X, y = blobs
     models = [PostHoc(MSP(), RandomForestClassifier(5), random_state=seed).fit(X, y) for seed in (1, 1, 2)]
     first, again, other = (model.predict_uncertainty(X + 1) for model in models)
@@ -113,12 +113,12 @@ def test_a_last_layer_is_used_as_it_is():
         (lambda: PostHoc(MSP(), LastLayer(np.ones((3, 5)), np.zeros(3))), InvalidInputError, "5 columns of features"),
     ],
 )
-def test_what_cannot_work_is_said(blobs, model, error, message):
+def test_parts_that_do_not_fit_are_rejected(blobs, model, error, message):
     with pytest.raises(error, match=message):
         model().fit(*blobs)
 
 
-def test_bad_rows_are_refused(blobs):
+def test_bad_rows_are_rejected(blobs):
     X, y = blobs
     with pytest.raises(InvalidInputError, match="NaN"):
         PostHoc(MSP()).fit(np.where(X > 5, np.nan, X), y)

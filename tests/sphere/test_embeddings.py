@@ -202,7 +202,7 @@ def test_soft_labels_keep_their_norm():
         (lambda: OneHot().fit([0, 1]).embed([[0.5, 0.25, 0.25]]), r"fitted with 2 output\(s\)"),
     ],
 )
-def test_bad_input_is_told_what_to_do(attempt, message):
+def test_bad_input_is_rejected_with_advice(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()
 
@@ -215,7 +215,7 @@ def test_nothing_works_before_fit(embedding):
         embedding.decode(SphericalOutput(np.eye(2), np.ones(2)))
 
 
-def test_circles_do_not_make_up_for_each_other():
+def test_an_overshooting_circle_does_not_hide_a_shrunk_one():
     """One output overshoots and one shrinks: their common sphere is met, and neither is."""
     torus = Torus((1.0,))
     direction = np.array([[1.2, 0.0, 0.75, 0.0]]) / 2**0.5

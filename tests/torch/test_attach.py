@@ -80,7 +80,7 @@ def test_the_last_linear_layer_is_found_replaced_and_put_back(shape):
         attached(x)
 
 
-def test_the_networks_of_the_experiments():
+def test_the_networks_of_the_package():
     model = resnet20().eval()
     x, original = torch.rand(2, 3, 32, 32), model.linear
     before = model(x)
@@ -162,7 +162,7 @@ def test_a_layer_that_is_not_the_last_to_run_is_named_with_what_to_do():
         attach(nn.Linear(4, 5), 2)(torch.rand(3, 3))
 
 
-def test_running_out_of_memory_stays_what_it_is():
+def test_running_out_of_memory_is_passed_on():
     class Greedy(nn.Linear):
         def forward(self, x):
             raise torch.OutOfMemoryError("too little")
@@ -184,7 +184,7 @@ def test_the_layer_that_is_put_back_has_the_precision_of_the_model(dtype):
     assert attached.undo()(torch.rand(3, 4, dtype=dtype)).dtype == dtype
 
 
-def test_it_speaks_as_a_head_with_the_same_weights_would():
+def test_it_agrees_with_a_head_of_the_same_weights():
     y = np.random.default_rng(0).normal(50, 4, size=(6, 1))
     model = Backbone(fc=nn.Linear(8, 5))
     attached = attach(model, 1, embedding=Lift().fit(y))
@@ -241,12 +241,12 @@ def test_the_state_holds_every_weight_once():
         (lambda: attach(attach(nn.Linear(4, 5), 1), 2, n_features=3), "without a spherical head"),
     ],
 )
-def test_bad_input_is_told_what_to_do(attempt, message):
+def test_bad_input_is_rejected_with_advice(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()
 
 
-def test_wrong_kinds_of_things():
+def test_wrong_types_are_rejected():
     with pytest.raises(InvalidTypeError, match=r"Expected a torch.nn.Module as model. Got str"):
         attach("resnet18", 2)
     with pytest.raises(InvalidTypeError, match="Got tuple"):

@@ -1,7 +1,6 @@
 """Features of a network that stays as it is, and a fitted head as a module behind it."""
 
 import copy
-import re
 
 import numpy as np
 import pytest
@@ -9,10 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsphere import InvalidInputError, InvalidTypeError, NotFittedError
+from onsphere import InvalidInputError, InvalidTypeError
 from onsphere.models.frozen import FrozenHead
 from onsphere.torch.features import feature_batches, features
-from onsphere.torch.frozen_module import FrozenModule, to_torch
 from onsphere.torch.networks import MLP, ResNet
 
 
@@ -114,7 +112,7 @@ def test_a_module_called_features_is_a_layer_like_any_other():
     assert features(Vgg(), batch, layer="features")[0].shape == (3, 4)
 
 
-def test_named_layers_that_say_several_things_labels_without_tensors_and_precision(loader):
+def test_layers_with_several_outputs_labels_without_tensors_and_precision(loader):
     network = nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (1, 4)), nn.LSTM(4, 3, batch_first=True)).double()
     network = nn.Sequential(network, nn.Identity())
     rows = torch.rand(5, 6, dtype=torch.float64)
@@ -203,88 +201,3 @@ def test_a_frozen_network_from_loader_to_uncertainty(loader):
 
 
 # --- the module of a fitted head ---
-
-
-def heads_and_rows():
-    rng = np.random.default_rng(0)
-    X = np.abs(rng.normal(size=(400, 8)))
-    X[0] = 0.0  # a network can be silent
-    labels, noise = X[:, :3].argmax(axis=1), rng.normal(size=(400, 2)) * 0.5
-    for kind in ("joint", "linear", "quadratic", "kernel"):
-        for y in (labels, X @ rng.normal(size=8) + 3.0 + noise[:, 0], X @ rng.normal(size=(8, 2)) + noise):
-            yield FrozenHead(kind, n_landmarks=50, random_state=0).fit(X, y), X
-
-
-@pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-def test_the_module_agrees_with_the_head(head, X, dtype, tolerance):
-    module = to_torch(head, dtype=dtype)
-    # Rows and answer are as exact as the type allows, so the head is asked about the rows as rounded.
-    rounded = torch.from_numpy(X).to(dtype)
-    said = module(rounded)
-    expected = head.assess(rounded.numpy())
-    np.testing.assert_allclose(said.uncertainty.numpy(), expected.uncertainty, rtol=tolerance, atol=10 * tolerance)
-    np.testing.assert_allclose(
-        torch.linalg.vector_norm(said.direction, dim=1).numpy(), expected.direction_norm, rtol=0, atol=tolerance
-    )
-    if module.classes is None:
-        np.testing.assert_allclose(said.value.numpy(), expected.value, rtol=tolerance, atol=tolerance)
-    else:
-        assert [module.classes[index] for index in said.value] == expected.value.tolist()
-    assert list(module.parameters()) == []
-
-
-def test_the_module_can_be_exported_and_put_behind_its_network(loader):
-    network = Plain().eval()
-    head = FrozenHead(n_landmarks=10, random_state=0).fit(*features(network, loader))
-    model = nn.Sequential(network.body, to_torch(head)).eval()
-    x = loader.dataset.tensors[0]
-    exported = torch.export.export(model, (x,)).module()
-    for ours, theirs in zip(model(x), exported(x), strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("shape", [(3, 1), (3, 7), (8,), (2, 3, 8), ()])
-@pytest.mark.parametrize("kind", ["joint", "linear", "quadratic", "kernel"])
-def test_the_module_takes_rows_of_the_width_it_knows_and_no_others(kind, shape):
-    rng = np.random.default_rng(0)
-    module = to_torch(FrozenHead(kind, n_landmarks=50, random_state=0).fit(rng.normal(size=(90, 8)), np.arange(90) % 3))
-    message = rf"Expected features of shape \(n, 8\), as .* Got {re.escape(str(shape))}\. Nothing is broadcast"
-    with pytest.raises(InvalidInputError, match=message):
-        module(torch.zeros(shape))
-
-
-# Dynamo looks through the cache of array-api-compat, which is right, and says so.
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-def test_the_module_compiles():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(90, 8)), np.arange(90) % 3
-    module, rows = to_torch(FrozenHead(n_landmarks=50, random_state=0).fit(X, y)), torch.from_numpy(X).float()
-    compiled = torch.compile(module, backend="eager", fullgraph=True)
-    for ours, theirs in zip(module(rows), compiled(rows), strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
-def test_the_module_trusts_huge_rows_as_little_as_the_head(head, X):
-    """In single precision squares of 10²⁵ are infinite, and what follows would be no number."""
-    module, far = to_torch(head), torch.from_numpy(X[1:] * 1e25).float()
-    said = module(far).uncertainty.numpy()
-    assert not np.isnan(said).any()
-    expected = head.predict_uncertainty(far.numpy())
-    within = expected < 1e38
-    np.testing.assert_allclose(said[within], expected[within], rtol=1e-4, atol=1e-4)
-    assert (said[~within] > 1e37).all()
-    if head.kind == "kernel":  # which sees angles only
-        assert within.all()
-
-
-def test_only_a_fitted_frozen_head_becomes_a_module():
-    head = FrozenHead("linear").fit(np.eye(4), [0, 1, 0, 1])
-    for dtype in (torch.int64, "float32"):
-        with pytest.raises(InvalidInputError, match="'dtype' parameter of to_torch must be a floating dtype"):
-            to_torch(head, dtype=dtype)
-    with pytest.raises(InvalidTypeError, match=r"to_torch needs a FrozenHead\. Got Linear"):
-        to_torch(nn.Linear(1, 1))
-    with pytest.raises(NotFittedError):
-        FrozenModule(FrozenHead())

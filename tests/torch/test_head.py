@@ -139,7 +139,7 @@ def test_a_state_is_loaded_only_by_a_head_of_its_kind(first, second):
     assert all(torch.equal(value, before[name]) for name, value in loaded.state_dict().items())
 
 
-def test_a_state_is_made_of_tensors_and_may_be_silent_about_its_kind(tmp_path):
+def test_a_state_holds_only_tensors_and_may_leave_out_its_kind(tmp_path):
     from safetensors.torch import load_file, load_model, save_file, save_model
 
     network = nn.Sequential(nn.Linear(3, 4), SphericalHead(4, 1, embedding=Lift(anchor=3)))
@@ -249,7 +249,7 @@ def test_scores_compile_with_the_head(name):
 
 
 @ignore_deprecated_scripting
-def test_a_scripted_head_still_says_what_is_wrong():
+def test_a_scripted_head_still_explains_its_errors():
     with pytest.raises(torch.jit.Error, match=r"Expected 4 features on the last axis. Got 5"):
         torch.jit.script(SphericalHead(4, 2))(torch.rand(3, 5))
 
@@ -282,7 +282,7 @@ def trained(head, y, x, steps=300):
 
 
 @pytest.mark.parametrize(("embedding", "n_outputs"), REGRESSION)
-def test_training_finds_the_noise_where_it_is(embedding, n_outputs):
+def test_training_finds_the_noise(embedding, n_outputs):
     """Noise of .1 for x < 0 and of 1 for x > 0, 1,024 rows: σ̂ is within 25 % of 1 there, and both scores twice as high.
 
     Over 8 seeds σ̂ lay between .86 and 1.21 (512 rows alone leave 3 %) and no ratio fell below 2.6: on the quiet side
@@ -324,7 +324,7 @@ def test_training_finds_the_labels_that_are_noise():
 
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
-def test_every_pixel_is_a_head_of_its_own(n_outputs):
+def test_every_pixel_has_a_sphere_of_its_own(n_outputs):
     dense, single = DenseHead(8, n_outputs), SphericalHead(8, n_outputs)
     single.load_state_dict(dense.state_dict())
     features = torch.rand(2, 8, 6, 5)
@@ -461,13 +461,13 @@ def test_maps_of_classes():
         (lambda: DenseHead(4, event="image", size=(4, 4)).embed(torch.rand(2, 1, 8, 2)), "reshape the maps"),
     ],
 )
-def test_bad_input_is_told_what_to_do(attempt, message):
+def test_bad_input_is_rejected_with_advice(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()
 
 
 @pytest.mark.parametrize("method", ["decode", "uncertainty", "sigma"])
-def test_a_tensor_is_no_output(method):
+def test_a_tensor_is_not_an_output(method):
     with pytest.raises(InvalidTypeError, match=r"Expected the output of a head, .* Got Tensor\. Pass what the head"):
         getattr(SphericalHead(4, 1), method)(torch.zeros(3, 4))
 

@@ -125,7 +125,7 @@ def test_gradients_of_the_scripts_are_right(preset):
     assert torch.autograd.gradcheck(lambda *parts: loss(SphericalOutput(*parts), truth), leaves)
 
 
-def test_given_the_head_it_takes_targets_as_they_are_and_owns_no_weights():
+def test_a_loss_with_the_head_takes_targets_as_they_are_and_has_no_weights():
     head = SphericalHead(3, 2)
     loss = HCMLoss(head)
     output, y = head(torch.ones(4, 3)), torch.rand(4, 2)
@@ -172,7 +172,7 @@ def test_nothing_is_broadcast(output, truth):
         HCMLoss()(output, truth)
 
 
-def test_an_output_that_does_not_fit_itself_is_refused():
+def test_an_output_of_inconsistent_shapes_is_rejected():
     _, truth = drawn()
     with pytest.raises(InvalidInputError, match="Nothing is broadcast"):
         HCMLoss()(SphericalOutput(torch.ones(6, 4), torch.ones(6, 1)), truth)
@@ -228,7 +228,7 @@ def test_a_preset_has_no_mean_and_plain_targets_need_a_head():
         HCMLoss()(output, torch.ones(6, 3))
 
 
-def test_every_kind_of_head_is_one():
+def test_every_kind_of_head_is_accepted():
     compiled = torch.compile(SphericalHead(3, 2), backend="eager")
     for head in (SphericalHead(3, 2), DenseHead(3, 2), attach(nn.Linear(3, 1), 2), compiled):
         assert list(HCMLoss(head).parameters()) == []
@@ -251,7 +251,7 @@ class WithEmbedding(nn.Module):
         (WithEmbedding(), "WithEmbedding"),
     ],
 )
-def test_what_is_no_head_is_told_to_be_none(wrong, name):
+def test_something_other_than_a_head_is_rejected(wrong, name):
     message = rf"Expected a SphericalHead, a DenseHead or an attached model\. Got {name}\. Pass the head itself"
     with pytest.raises(InvalidTypeError, match=message):
         HCMLoss(wrong)
@@ -269,12 +269,12 @@ def test_outputs_and_targets_of_the_wrong_kind():
             HCMLoss(head)(head(torch.zeros(3, 4)), target)
 
 
-def test_an_empty_batch_is_called_empty():
+def test_an_empty_batch_is_named_as_the_cause():
     head = SphericalHead(4, 1)
     with pytest.raises(InvalidInputError, match=r"not finite at step 1.*The batch is empty"):
         HCMLoss(head)(head(torch.zeros(0, 4)), torch.zeros(0, 1))
 
 
-def test_repr_says_what_was_chosen():
+def test_repr_shows_the_options():
     assert "phi='huber', norm_weight=0.5" in repr(HCMLoss(phi="huber", norm_weight=0.5))
     assert "preset='cifar10'" in repr(HCMLoss(preset="cifar10"))

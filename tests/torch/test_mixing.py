@@ -29,7 +29,7 @@ def test_labels_and_samples_are_mixed_with_the_same_shares(mix):
 
 
 @pytest.mark.parametrize(("mix", "k"), [(mixup, 2), (dirichlet_mix, 20), (partial(dirichlet_mix, k=5), 5)])
-def test_so_many_samples_take_part(mix, k):
+def test_each_mixture_has_k_samples(mix, k):
     _, shares = mix(torch.rand(64, 1), torch.eye(64), alpha=5.0, generator=seeded())
     assert ((shares > 0).sum(dim=1) == k).all()
 
@@ -44,7 +44,7 @@ def test_shares_follow_the_dirichlet_distribution(k):
     assert own.var() == pytest.approx((k - 1) / (k**2 * (k * alpha + 1)), rel=0.12)
 
 
-def test_every_other_sample_is_as_likely():
+def test_every_other_sample_is_equally_likely():
     """Each of 9 partners is drawn with chance 1/9 in 2,000 mixtures: within 5 standard errors."""
     counts = torch.zeros(10)
     generator = seeded()
@@ -56,7 +56,7 @@ def test_every_other_sample_is_as_likely():
 
 
 @pytest.mark.parametrize("mix", [mixup, dirichlet_mix])
-def test_the_generator_decides(mix):
+def test_the_generator_fixes_the_mixture(mix):
     x, labels = torch.rand(16, 2), torch.eye(16)
     first, second, other = (mix(x, labels, generator=seeded(seed)) for seed in (1, 1, 2))
     assert torch.equal(first[0], second[0])
@@ -66,7 +66,7 @@ def test_the_generator_decides(mix):
 
 
 @pytest.mark.parametrize("n", [1, 7])
-def test_a_batch_smaller_than_k_is_mixed_of_all_it_has(n):
+def test_a_batch_smaller_than_k_is_mixed_from_all_it_has(n):
     _, shares = dirichlet_mix(torch.rand(n, 1), torch.eye(n), k=20, alpha=5.0, generator=seeded())
     assert ((shares > 0).sum(dim=1) == n).all()
 
@@ -159,6 +159,6 @@ def test_collate_mixes_the_batches_of_a_loader(method, soft):
         (lambda: MixingCollate(2)([(torch.rand(2), 1.0)] * 3), r"labels \(n, C\). Got .* and torch.float64 of shape"),
     ],
 )
-def test_bad_input_is_told_what_to_do(attempt, message):
+def test_bad_input_is_rejected_with_advice(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()

@@ -24,7 +24,7 @@ def test_resnet20_has_the_known_number_of_parameters():
     ],
     ids=["mlp", "resnet20", "projected", "unet", "unet-wide"],
 )
-def test_features_are_what_the_last_layer_sees(network, shape, out):
+def test_features_are_the_inputs_of_the_last_layer(network, shape, out):
     network.eval()
     seen = []
     last = list(network.children())[-1]
@@ -35,7 +35,7 @@ def test_features_are_what_the_last_layer_sees(network, shape, out):
     torch.testing.assert_close(network.features(x), seen[0])
 
 
-def test_an_mlp_is_leaky_and_can_be_told_not_to_be():
+def test_an_mlp_has_leaky_or_plain_rectifiers():
     assert {layer.negative_slope for layer in MLP(2, 1).body if hasattr(layer, "negative_slope")} == {0.01}
     assert MLP(2, 1, negative_slope=0.0).features(-torch.ones(1, 2)).min() >= 0
     assert [layer.out_features for layer in MLP(400, 25).body if hasattr(layer, "out_features")] == [200, 100, 50]
@@ -78,6 +78,6 @@ def test_a_padded_shortcut_keeps_every_second_pixel():
         (lambda: UNet(width=2)(torch.zeros(1, 3, 64, 60)), r"multiples of 16. Got \(64, 60\)"),
     ],
 )
-def test_bad_input_is_told_what_to_do(attempt, message):
+def test_bad_input_is_rejected_with_advice(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()

@@ -84,7 +84,7 @@ def test_as_the_backbone_of_a_classifier():
     assert np.mean(model.predict(X[300:]) == labels[300:]) > 0.9
 
 
-def test_the_seed_decides_and_nothing_else_moves():
+def test_the_seed_fixes_the_network_and_leaves_other_random_numbers_alone():
     X, y = table()
     before = torch.random.get_rng_state()
     first, again = (small(module=dropping, early_stopping=2).fit(X, y).predict(X) for _ in range(2))
@@ -111,7 +111,7 @@ def test_clone_parameters_pickle_and_search():
     assert search.best_params_ == {"learning_rate": 1e-2}
 
 
-def test_tables_are_taken_and_text_is_not():
+def test_tables_are_accepted_and_text_is_not():
     X, y = table()
     frame = pd.DataFrame(X, columns=list("abcd"))
     model = small().fit(frame, y)
@@ -121,7 +121,7 @@ def test_tables_are_taken_and_text_is_not():
         small().fit(frame.assign(d="text"), y)
 
 
-def test_weights_count_as_rows_do():
+def test_a_weight_counts_like_repeated_rows():
     X, y = table(30)
     counts = np.arange(30) % 3
     full = {"batch_size": 100, "max_epochs": 20}
@@ -165,7 +165,7 @@ def test_classes_have_no_magnitude_to_learn():
     np.testing.assert_allclose(model.predict(X), columns, atol=0.1)
 
 
-def test_presets_are_told_the_epoch(monkeypatch):
+def test_presets_get_the_epoch(monkeypatch):
     columns = join_columns(Lift().fit(table()[1]).embed(table()[1]), magnitude=True, mean=False)
     layout = {"n_outputs": 2, "magnitude": True, "mean": False}
     seen = []
@@ -228,7 +228,7 @@ class AsTheyAre(nn.MSELoss):
 
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("loss", ["squared", AsTheyAre()], ids=str)
-def test_columns_are_standardised_unless_told_otherwise(standardize, loss):
+def test_columns_are_standardised_by_default(standardize, loss):
     X, y = table()
     model = small(loss=loss, standardize=standardize).fit(X, y)
     scaled = standardize and loss == "squared"
@@ -327,7 +327,7 @@ def test_draws_are_seeded_and_the_same_for_all_rows(options):
     assert not any(layer._forward_hooks for layer in model.net_.module_.modules())
 
 
-def test_dropout_is_right_on_average():
+def test_draws_of_dropout_average_to_the_prediction():
     """Of a linear function of what was dropped: no row may be off by 5 standard errors."""
     X, y = table(20)
     model = small(module=lambda a, b: nn.Sequential(nn.Dropout(0.4), nn.Linear(a, b))).fit(X, y)
@@ -402,7 +402,7 @@ def test_schedules_lower_the_learning_rate(schedule):
     assert ("valid_loss" in model.history_[0]) == (schedule == "plateau")
 
 
-def test_progress_is_shown_when_asked(capsys):
+def test_progress_is_shown_on_request(capsys):
     small().fit(*table())
     assert capsys.readouterr() == ("", "")
     small(progress=True, early_stopping=3).fit(*table())
@@ -411,7 +411,7 @@ def test_progress_is_shown_when_asked(capsys):
     assert "valid_loss=" in shown
 
 
-def test_mixed_precision_is_close_and_answers_in_full():
+def test_mixed_precision_is_close_and_predicts_in_full_precision():
     X, y = table()
     rough, exact = (small(mixed_precision=mixed).fit(X, y) for mixed in (True, False))
     assert rough.net_.module_.linear.weight.dtype == torch.float32
@@ -425,7 +425,7 @@ def test_the_device_is_found(monkeypatch):
     assert str(find_device("auto")) == "cuda"
 
 
-def test_an_interrupted_training_is_no_training():
+def test_an_interrupted_training_leaves_no_network():
     """skorch would take what was trained so far for the result, and nobody would know."""
 
     class Stop(Callback):
@@ -444,7 +444,7 @@ def test_an_interrupted_training_is_no_training():
 
 
 @pytest.mark.parametrize("module", [dropping, nn.Linear, nn.Linear(4, 2)])
-def test_modules_of_the_user(module):
+def test_modules_of_a_user(module):
     X, y = table()
     model = small(module=module).fit(X, y)
     assert model.predict(X).shape == y.shape
@@ -522,7 +522,7 @@ def test_bad_rows():
 # --- packages and processes ---
 
 
-def test_without_skorch_only_this_is_missing(monkeypatch):
+def test_without_skorch_only_the_regressor_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "skorch", None)
     for name in ("regressor", "training"):
         monkeypatch.delitem(sys.modules, f"onsphere.torch.{name}")
@@ -548,7 +548,7 @@ def test_one_process_under_accelerate_learns_the_same(capsys):
     assert np.array_equal(pickle.loads(pickle.dumps(shared)).predict(X), shared.predict(X))
 
 
-def test_batches_are_shared_out_evenly(monkeypatch):
+def test_batches_are_split_evenly_among_processes(monkeypatch):
     three = SimpleNamespace(num_processes=3)
     monkeypatch.setattr("onsphere.torch.regressor.make_accelerator", lambda device: three)
     with pytest.raises(InvalidInputError, match=r"must be a multiple of 3, the number of processes. Got 64"):
@@ -604,7 +604,7 @@ def test_two_processes_learn_what_one_learns(tmp_path):
 
 
 @pytest.mark.parametrize("wrap", [lambda network: network, lambda network: make_pipeline(StandardScaler(), network)])
-def test_a_network_inside_hcm_is_told_which_columns_are_which(wrap, monkeypatch):
+def test_a_network_inside_hcm_knows_which_columns_are_which(wrap, monkeypatch):
     told = []
     fit = TorchRegressor.fit
 
@@ -654,7 +654,7 @@ class Steep(nn.Module):
         ),
     ],
 )
-def test_what_cannot_be_trained_is_said(options, message):
+def test_errors_in_training_are_explained(options, message):
     X = np.random.default_rng(0).normal(size=(60, 3))
     with pytest.raises(InvalidInputError, match=message):
         TorchRegressor(**{"hidden_sizes": (8,), "max_epochs": 1, "random_state": 0, **options}).fit(X, X[:, 0])

@@ -43,7 +43,7 @@ ALL = [
     FDBD(),
     NCI(),
 ]
-LOGITS_ALONE = ALL[:4]
+LOGITS_ONLY = ALL[:4]
 
 
 def called(detector):
@@ -162,7 +162,7 @@ def test_rows_and_training_rows_of_extreme_size(detector, data, rows, size):
 
 
 @some(Mahalanobis, ViM)
-def test_what_overflows_is_said(detector, data, rows):
+def test_overflow_is_an_error(detector, data, rows):
     message = rf"{called(detector)} can square and add up. Got values so large that the score of 1 row\(s\) overflows"
     with pytest.raises(InvalidInputError, match=message):
         fitted(detector, data).score([[1e300] * 6, [1.0] * 6], np.ones((2, 3)))
@@ -170,7 +170,7 @@ def test_what_overflows_is_said(detector, data, rows):
 
 @every_detector
 @pytest.mark.parametrize("size", [1e154, 1e200, 1e300])
-def test_values_that_cannot_be_squared_are_said_by_all(detector, data, rows, size):
+def test_values_that_cannot_be_squared_are_rejected(detector, data, rows, size):
     message = rf"{called(detector)} can square and add up. Got values so large that the score of"
     model = fitted(detector, data)
     before = model.score(*rows)
@@ -312,7 +312,7 @@ def test_parameters_that_cannot_be_used(detector, data, message):
         lambda: nci([[1.0]], np.ones((5, 2)), np.ones((2, 1)), np.zeros(1)),
     ],
 )
-def test_the_functions_say_it_too(call):
+def test_the_functions_reject_bad_input_too(call):
     with pytest.raises(InvalidInputError):
         call()
 
@@ -320,14 +320,14 @@ def test_the_functions_say_it_too(call):
 # --- what the theory says ---
 
 
-@pytest.mark.parametrize("detector", LOGITS_ALONE, ids=called)
-def test_scores_of_logits_do_not_look_at_features(detector, data, rows):
+@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=called)
+def test_scores_of_logits_ignore_features(detector, data, rows):
     model = fitted(detector, data)
     np.testing.assert_array_equal(model.score(rows[0] * 0, rows[1]), model.score(*rows))
 
 
 @some(Mahalanobis, KNN)
-def test_scores_of_features_do_not_look_at_logits(detector, data, rows):
+def test_scores_of_features_ignore_logits(detector, data, rows):
     model = fitted(detector, (data[0], data[1] * 0 + 1, data[2]))
     np.testing.assert_array_equal(model.score(rows[0], rows[1] * 0), fitted(detector, data).score(*rows))
 
@@ -345,21 +345,21 @@ ROTATION = ortho_group.rvs(6, random_state=3)
 
 
 @some(Mahalanobis, KNN, ViM, FDBD)
-def test_turning_the_features_changes_nothing(detector, data, rows, layer):
+def test_rotated_features_give_the_same_scores(detector, data, rows, layer):
     known = consistent(rows, layer)
     expected = fitted(detector, data).score(*known)
     np.testing.assert_allclose(moved(detector, data, known, lambda X: X @ ROTATION), expected, rtol=1e-6, atol=1e-7)
 
 
 @some(Mahalanobis, KNN, ViM, FDBD)
-def test_another_unit_of_all_features_changes_nothing(detector, data, rows, layer):
+def test_features_in_another_unit_give_the_same_scores(detector, data, rows, layer):
     known = consistent(rows, layer)
     expected = fitted(detector, data).score(*known)
     np.testing.assert_allclose(moved(detector, data, known, lambda X: 1e3 * X), expected, rtol=1e-6, atol=1e-7)
 
 
 @some(Mahalanobis, ViM, FDBD)
-def test_another_origin_of_the_features_changes_nothing(detector, data, rows, layer):
+def test_shifted_features_give_the_same_scores(detector, data, rows, layer):
     known, shift = consistent(rows, layer), np.arange(6.0)
     expected = fitted(detector, data).score(*known)
     # ViM's origin is the point nearest to zero where the logits vanish; it moves along with the layer's rows alone.
@@ -375,7 +375,7 @@ def test_mahalanobis_does_not_change_under_an_invertible_affine_map(data, rows):
         np.testing.assert_allclose(there, fitted(Mahalanobis(), data).score(*rows), rtol=1e-6)
 
 
-def test_knn_does_not_look_at_the_length_of_rows(data, rows):
+def test_knn_ignores_the_length_of_rows(data, rows):
     rng = np.random.default_rng(0)
     lengths, others = 10.0 ** rng.uniform(-3, 3, size=(300, 1)), 10.0 ** rng.uniform(-3, 3, size=(50, 1))
     there = KNN(k=10).fit(lengths * data[0], *data[1:]).score(others * rows[0], rows[1])
@@ -383,7 +383,7 @@ def test_knn_does_not_look_at_the_length_of_rows(data, rows):
 
 
 @some(FDBD, NCI)
-def test_a_constant_added_to_all_logits_changes_nothing(detector, data, rows):
+def test_a_constant_added_to_all_logits_gives_the_same_scores(detector, data, rows):
     there = clone(detector).fit(data[0], data[1] + 9.0, data[2]).score(rows[0], rows[1] + 9.0)
     np.testing.assert_allclose(there, fitted(detector, data).score(*rows), rtol=1e-9)
 
@@ -399,25 +399,25 @@ def test_nci_without_the_size_of_features(data, rows, layer):
 # --- rows from elsewhere ---
 
 
-def strange_rows(data, layer):
+def make_unusual_rows(data, layer):
     """Ordinary rows and the same rows far off in directions that the last layer does not see."""
     ordinary = data[0][:20]
-    strange = ordinary + 50.0 * null_space(layer[0])[:, :3] @ np.array([1.0, -1.0, 1.0])
-    return consistent((ordinary,), layer), consistent((strange,), layer)
+    unusual = ordinary + 50.0 * null_space(layer[0])[:, :3] @ np.array([1.0, -1.0, 1.0])
+    return consistent((ordinary,), layer), consistent((unusual,), layer)
 
 
 @some(Mahalanobis, KNN, ViM, FDBD, NCI)
-def test_detectors_that_see_features_see_a_strange_row(detector, data, layer):
+def test_detectors_of_features_see_an_unusual_row(detector, data, layer):
     model = fitted(detector, data)
-    _, strange = strange_rows(data, layer)
-    assert model.score(*strange).min() > np.median(model.score(*data[:2]))
+    _, unusual = make_unusual_rows(data, layer)
+    assert model.score(*unusual).min() > np.median(model.score(*data[:2]))
 
 
-@pytest.mark.parametrize("detector", LOGITS_ALONE, ids=called)
-def test_detectors_of_logits_cannot_see_it(detector, data, layer):
+@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=called)
+def test_detectors_of_logits_do_not_see_an_unusual_row(detector, data, layer):
     model = fitted(detector, data)
-    ordinary, strange = strange_rows(data, layer)
-    np.testing.assert_allclose(model.score(*strange), model.score(*ordinary), rtol=1e-9)
+    ordinary, unusual = make_unusual_rows(data, layer)
+    np.testing.assert_allclose(model.score(*unusual), model.score(*ordinary), rtol=1e-9)
 
 
 @some(MSP, Energy, Gini, Entropy, NCI)
@@ -429,7 +429,7 @@ def test_detectors_that_trust_a_row_far_out_in_the_direction_of_a_class(detector
 
 
 @some(Mahalanobis, ViM)
-def test_detectors_that_do_not_trust_it(detector, data, layer):
+def test_detectors_that_do_not_trust_a_row_far_out(detector, data, layer):
     model = fitted(detector, data)
     far = consistent((-100.0 * layer[0][:1] + [0, 0, 0, 90, 0, 0],), layer)
     assert model.score(*far)[0] > model.score(*data[:2]).max()
@@ -438,7 +438,7 @@ def test_detectors_that_do_not_trust_it(detector, data, layer):
 # --- the package ---
 
 
-def test_the_package_imports_without_torch_and_says_what_needs_it(monkeypatch):
+def test_the_package_imports_without_torch_and_names_what_needs_it(monkeypatch):
     code = """
 import sys
 class Blocker:
@@ -457,7 +457,7 @@ print(onsphere.baselines.KNN().k)
             getattr(onsphere.baselines, name)
 
 
-def test_every_name_is_there_and_no_other():
+def test_every_public_name_has_a_docstring():
     for name in onsphere.baselines.__all__:
         assert getattr(onsphere.baselines, name).__doc__
     with pytest.raises(AttributeError, match="has no attribute 'NoSuchDetector'"):

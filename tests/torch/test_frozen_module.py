@@ -1,0 +1,97 @@
+"""A fitted FrozenHead as a torch module."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from onsphere import InvalidInputError, InvalidTypeError, NotFittedError
+from onsphere.models.frozen import FrozenHead
+from onsphere.torch.frozen_module import FrozenModule, to_torch
+
+
+def heads_and_rows():
+    rng = np.random.default_rng(0)
+    X = np.abs(rng.normal(size=(400, 8)))
+    X[0] = 0.0  # a network can be silent
+    labels, noise = X[:, :3].argmax(axis=1), rng.normal(size=(400, 2)) * 0.5
+    for kind in ("joint", "linear", "quadratic", "kernel"):
+        for y in (labels, X @ rng.normal(size=8) + 3.0 + noise[:, 0], X @ rng.normal(size=(8, 2)) + noise):
+            yield FrozenHead(kind, n_landmarks=50, random_state=0).fit(X, y), X
+
+
+@pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_the_module_agrees_with_the_head(head, X, dtype, tolerance):
+    module = to_torch(head, dtype=dtype)
+    # Rows and answer are as exact as the type allows, so the head is asked about the rows as rounded.
+    rounded = torch.from_numpy(X).to(dtype)
+    said = module(rounded)
+    expected = head.assess(rounded.numpy())
+    np.testing.assert_allclose(said.uncertainty.numpy(), expected.uncertainty, rtol=tolerance, atol=10 * tolerance)
+    np.testing.assert_allclose(
+        torch.linalg.vector_norm(said.direction, dim=1).numpy(), expected.direction_norm, rtol=0, atol=tolerance
+    )
+    if module.classes is None:
+        np.testing.assert_allclose(said.value.numpy(), expected.value, rtol=tolerance, atol=tolerance)
+    else:
+        assert [module.classes[index] for index in said.value] == expected.value.tolist()
+    assert list(module.parameters()) == []
+
+
+def test_the_module_can_be_exported_with_its_network():
+    body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.ReLU()).eval()
+    x = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
+    head = FrozenHead(n_landmarks=10, random_state=0).fit(body(x).detach().numpy(), np.arange(50) % 3)
+    model = nn.Sequential(body, to_torch(head)).eval()
+    exported = torch.export.export(model, (x,)).module()
+    for ours, theirs in zip(model(x), exported(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 7), (8,), (2, 3, 8), ()])
+@pytest.mark.parametrize("kind", ["joint", "linear", "quadratic", "kernel"])
+def test_the_module_rejects_rows_of_another_width(kind, shape):
+    rng = np.random.default_rng(0)
+    module = to_torch(FrozenHead(kind, n_landmarks=50, random_state=0).fit(rng.normal(size=(90, 8)), np.arange(90) % 3))
+    message = rf"Expected features of shape \(n, 8\), as .* Got {re.escape(str(shape))}\. Nothing is broadcast"
+    with pytest.raises(InvalidInputError, match=message):
+        module(torch.zeros(shape))
+
+
+# Dynamo looks through the cache of array-api-compat, which is right, and says so.
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
+def test_the_module_compiles():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 8)), np.arange(90) % 3
+    module, rows = to_torch(FrozenHead(n_landmarks=50, random_state=0).fit(X, y)), torch.from_numpy(X).float()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    for ours, theirs in zip(module(rows), compiled(rows), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
+def test_the_module_trusts_huge_rows_as_little_as_the_head(head, X):
+    """In single precision squares of 10²⁵ are infinite, and what follows would be no number."""
+    module, far = to_torch(head), torch.from_numpy(X[1:] * 1e25).float()
+    said = module(far).uncertainty.numpy()
+    assert not np.isnan(said).any()
+    expected = head.predict_uncertainty(far.numpy())
+    within = expected < 1e38
+    np.testing.assert_allclose(said[within], expected[within], rtol=1e-4, atol=1e-4)
+    assert (said[~within] > 1e37).all()
+    if head.kind == "kernel":  # which sees angles only
+        assert within.all()
+
+
+def test_only_a_fitted_frozen_head_becomes_a_module():
+    head = FrozenHead("linear").fit(np.eye(4), [0, 1, 0, 1])
+    for dtype in (torch.int64, "float32"):
+        with pytest.raises(InvalidInputError, match="'dtype' parameter of to_torch must be a floating dtype"):
+            to_torch(head, dtype=dtype)
+    with pytest.raises(InvalidTypeError, match=r"to_torch needs a FrozenHead\. Got Linear"):
+        to_torch(nn.Linear(1, 1))
+    with pytest.raises(NotFittedError):
+        FrozenModule(FrozenHead())
