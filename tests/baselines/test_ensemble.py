@@ -273,7 +273,7 @@ def test_bad_number_of_members(method, n_members):
 
 def test_bad_seeds_and_scores():
     X, y = rows(20)
-    with pytest.raises(InvalidInputError, match="Every 'random_state' in DeepEnsemble must be an int"):
+    with pytest.raises(InvalidInputError, match=r"'random_state' parameter of \w+ must be an int"):
         DeepEnsemble(ExtraTreeRegressor(random_state="x")).fit(X, y)
     with pytest.raises(InvalidInputError, match="'uncertainty_score' parameter of EnsembleClassifier"):
         EnsembleClassifier(ExtraTreeClassifier(), uncertainty_score="msp").fit(X, y > 0)

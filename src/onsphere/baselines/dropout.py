@@ -67,10 +67,8 @@ class MCDropout(NetworkRegressor):
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(estimator, calibration=calibration, random_state=random_state)
         self.n_passes = n_passes
-        self.calibration = calibration
-        self.random_state = random_state
 
     def _make_network(self) -> TorchRegressor:
         _check_n_passes(self)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import ClassifierMixin, clone, is_classifier
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state, get_tags
 
 from onsphere._internal.validation import (
     Floats,
     check_number,
     check_option,
+    make_random_state,
     wrap_backbone_errors,
-    wrap_errors,
 )
 from onsphere.baselines.likelihood import SoftmaxNetwork
 from onsphere.baselines.network_model import (
@@ -87,10 +86,8 @@ class DeepEnsemble(NetworkRegressor):
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(estimator, calibration=calibration, random_state=random_state)
         self.n_members = n_members
-        self.calibration = calibration
-        self.random_state = random_state
 
     def _make_network(self) -> Any:
         _check_n_members(self)
@@ -175,11 +172,9 @@ class EnsembleClassifier(ClassificationMixin, ClassifierMixin, NetworkModel):
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(estimator, calibration=calibration, random_state=random_state)
         self.n_members = n_members
         self.uncertainty_score = uncertainty_score
-        self.calibration = calibration
-        self.random_state = random_state
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         _check_n_members(self)
@@ -208,10 +203,10 @@ def _check_n_members(owner: Any) -> None:
 
 def _copy_members(owner: Any, template: Any) -> list[Any]:
     """Return copies of a checked model, each with seeds of its own."""
-    generator = None if owner.random_state is None else _make_generator(owner, owner.random_state)
+    generator = None if owner.random_state is None else make_random_state(owner, owner.random_state)
     # A seed that is set in the model becomes one for each member, or all would be the same.
     streams = {
-        name: _make_generator(owner, value).randint(2**31 - 1, size=owner.n_members)
+        name: make_random_state(template, value).randint(2**31 - 1, size=owner.n_members)
         for name, value in template.get_params(deep=True).items()
         if (name == "random_state" or name.endswith("__random_state")) and value is not None
     }
@@ -226,11 +221,6 @@ def _fit_members(owner: Any, members: list[Any], rows: Any, target: Any, weights
     owner.estimators_ = owner.estimator_ = [
         fit_backbone(owner, member, rows, target, weights, None) for member in members
     ]
-
-
-def _make_generator(owner: object, random_state: Any) -> np.random.RandomState:
-    with wrap_errors(f"Every 'random_state' in {type(owner).__name__} must be an int, a RandomState or None. "):
-        return check_random_state(random_state)
 
 
 def _check_table(values: Any, n_columns: int) -> Floats:
@@ -253,11 +243,8 @@ def _get_learner(member: Any) -> Any:
 def _copy_classifier(owner: object, estimator: Any) -> Any:
     if estimator is None:
         return SoftmaxNetwork()
-    if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "__sklearn_tags__")):
-        is_classifier = False
-    else:
-        is_classifier = get_tags(estimator).estimator_type == "classifier" and hasattr(estimator, "predict_proba")
-    if not is_classifier:
+    is_instance = not isinstance(estimator, type) and hasattr(estimator, "__sklearn_tags__")
+    if not (is_instance and is_classifier(estimator) and hasattr(estimator, "predict_proba")):
         raise InvalidTypeError(
             f"The 'estimator' parameter of {type(owner).__name__} must be a classifier in the manner of scikit-learn, "
             f"with fit, predict_proba and get_params. Got {estimator!r} instead. Pass an instance, for example "

@@ -152,11 +152,9 @@ class Evidential(NetworkRegressor):
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(estimator, calibration=calibration, random_state=random_state)
         self.regularization = regularization
         self.uncertainty_score = uncertainty_score
-        self.calibration = calibration
-        self.random_state = random_state
 
     def _make_network(self) -> TorchRegressor:
         check_option(self, "uncertainty_score", self.uncertainty_score, _SCORES)

@@ -179,10 +179,8 @@ class MixtureDensity(NetworkRegressor):
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(estimator, calibration=calibration, random_state=random_state)
         self.n_components = n_components
-        self.calibration = calibration
-        self.random_state = random_state
 
     def _make_network(self) -> TorchRegressor:
         check_number(self, "n_components", self.n_components, above=1, closed="left", whole=True)

@@ -70,9 +70,6 @@ def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
     return weight, middle - weight @ center
 
 
-# --- ViM ---
-
-
 def vim(features: ArrayLike, logits: ArrayLike, origin: Floats, residual_space: Floats, alpha: float) -> Floats:
     """Return the virtual logit against all others: α·‖residual‖ − log Σ exp(logits), shape (n,).
 
@@ -180,9 +177,6 @@ def _choose_n_principal(n_features: int) -> int:
     return 512 if n_features >= 768 else n_features // 2
 
 
-# --- fDBD ---
-
-
 def fdbd(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats) -> Floats:
     """Return minus the mean distance to the decision boundaries, over the distance to the mean feature; shape (n,).
 
@@ -266,9 +260,6 @@ class FDBD(Detector):
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return _fdbd(features, logits, self.gaps_[logits.argmax(axis=1)], self.mean_)
-
-
-# --- NCI ---
 
 
 def nci(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats, *, alpha: float = 1e-4) -> Floats:
