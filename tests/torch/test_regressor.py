@@ -23,7 +23,8 @@ from torch import nn
 import onsphere.torch
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
 from onsphere.models.backbone import join_columns
-from onsphere.torch import HCMLoss, TorchRegressor, find_device
+from onsphere.torch import HCMLoss, TorchRegressor
+from onsphere.torch.running import find_device
 from onsphere.torch.training import Rows
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
@@ -420,9 +421,9 @@ def test_mixed_precision_is_close_and_predicts_in_full_precision():
 
 
 def test_the_device_is_found(monkeypatch):
-    assert str(find_device("auto")) == "cpu"
+    assert str(find_device(small(), "auto")) == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert str(find_device("auto")) == "cuda"
+    assert str(find_device(small(), "auto")) == "cuda"
 
 
 def test_an_interrupted_training_leaves_no_network():

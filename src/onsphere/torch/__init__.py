@@ -25,7 +25,6 @@ from onsphere.torch.head import SphericalHead, SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
 from onsphere.torch.networks import MLP, ResNet, UNet, resnet20
-from onsphere.torch.running import find_device, find_random_layers, use_seed
 
 if TYPE_CHECKING:
     from onsphere.torch.regressor import TorchRegressor
@@ -45,12 +44,9 @@ __all__ = [
     "dirichlet_mix",
     "feature_batches",
     "features",
-    "find_device",
-    "find_random_layers",
     "mixup",
     "resnet20",
     "to_torch",
-    "use_seed",
 ]
 
 

@@ -84,7 +84,7 @@ def feature_batches(
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise InvalidTypeError(f"features needs a loader, an iterable of batches. Got {type(loader).__name__}.")
     if device is not None:
-        backbone.to(find_device(device, owner="features"))
+        backbone.to(find_device("features", device))
     first = next(backbone.parameters(), None)
     place = torch.device(device or "cpu") if first is None else first.device
     n_batches = 0

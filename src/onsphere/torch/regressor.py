@@ -206,7 +206,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             np.ones(len(rows)) if weights is None else weights / weights.mean(),
         )
         seed = make_random_state(self, self.random_state).randint(2**31 - 1)
-        device = find_device(self.device, owner=self)
+        device = find_device(self, self.device)
         with use_seed(seed):
             check_finite(data)
             net = self._make_net(self._build_network(data.parts[0][:2]), self._make_loss(layout, weights), seed, device)
@@ -240,7 +240,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             with use_seed(0):
                 module = self._build_network(torch.zeros(2, self._feature_scaler.n_features_in_))
             module.load_state_dict(load(self.net_))
-            self._keep_network(module, find_device(self.device, owner=self))
+            self._keep_network(module, find_device(self, self.device))
 
     def predict(self, X: Any) -> Floats:
         """Predict the columns, (n,) or (n, k), like the y of fit."""

@@ -16,18 +16,12 @@ from onsphere.errors import InvalidInputError
 __all__ = ["build_module", "find_device", "find_random_layers", "use_eval_mode", "use_seed"]
 
 
-def find_device(device: Any = "auto", *, owner: object = "find_device") -> torch.device:
+def find_device(owner: object, device: Any) -> torch.device:
     """Return the device of that name; "auto" is "cuda" where there is one, else "cpu".
-
-    Parameters
-    ----------
-    device : str or device, default "auto"
-    owner : str or object
-        Who asks, for the error message.
 
     Examples
     --------
-    >>> find_device("cpu")
+    >>> find_device("fit", "cpu")
     device(type='cpu')
     """
     if isinstance(device, str) and device == "auto":
@@ -40,18 +34,7 @@ def find_device(device: Any = "auto", *, owner: object = "find_device") -> torch
 
 @contextmanager
 def use_seed(seed: int) -> Generator[None]:
-    """Seed torch's random numbers inside a `with` block; afterwards they continue as if nothing had been drawn.
-
-    Examples
-    --------
-    >>> import torch
-    >>> with use_seed(0):
-    ...     one = torch.rand(3)
-    >>> with use_seed(0):
-    ...     other = torch.rand(3)
-    >>> bool((one == other).all())
-    True
-    """
+    """Seed torch's random numbers inside a `with` block; afterwards they continue as if nothing had been drawn."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
@@ -73,12 +56,6 @@ def find_random_layers(module: nn.Module) -> list[nn.Module]:
     """Return the layers that are random in training: dropout with a rate above 0, and any with `is_random = True`.
 
     A layer of the second kind that runs in training mode without gradients should draw once for all rows.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> find_random_layers(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1), nn.Dropout(0.0)))
-    [Dropout(p=0.1, inplace=False)]
     """
     return [
         layer

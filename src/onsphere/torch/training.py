@@ -15,7 +15,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import split_columns
 from onsphere.torch.head import SphericalOutput
 from onsphere.torch.loss import HCMLoss
-from onsphere.torch.running import find_random_layers, use_seed
+from onsphere.torch.running import find_random_layers
 
 try:
     import skorch
@@ -41,7 +41,6 @@ __all__ = [
 # skorch has no types, and those inferred from its defaults are too narrow.
 _skorch: Any = skorch
 _AccelerateMixin: Any = hf.AccelerateMixin
-random_layers, seeded = find_random_layers, use_seed  # until reproduction/ uses the public names
 ValidSplit: Any = _skorch.dataset.ValidSplit
 
 # These layers multiply a row by factors that do not depend on it.
