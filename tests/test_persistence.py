@@ -162,7 +162,7 @@ def test_a_file_of_format_1_can_be_read_for_ever():
         assert set(archive.namelist()) == {"manifest.json", "model.skops"}
     manifest = read_manifest(KEPT)
     assert manifest["format"] == 1
-    made_with, here = manifest["libraries"]["scikit-learn"], persistence._versions()["scikit-learn"]
+    made_with, here = manifest["libraries"]["scikit-learn"], persistence._list_versions()["scikit-learn"]
     model = load(KEPT)
     assert made_with == here, "load would have warned"
     expected = json.loads(KEPT.with_suffix(".json").read_text())
@@ -370,13 +370,13 @@ def test_untrusted_types_are_never_made(path):
 
 @pytest.mark.parametrize("name", ["onsphere.nowhere.Thing", "onsphere.torch.nowhere.Thing", "onsphere.decision.math"])
 def test_names_in_our_rooms_that_are_no_classes(name):
-    assert not persistence._is_class_of_ours(name)
+    assert not persistence._is_own_class(name)
 
 
 def test_a_model_of_another_kind_is_refused(path):
     fitted().save(path)
     signed(path, skops_of(Ridge().fit(rows(), numbers(rows()))))
-    with pytest.raises(InvalidInputError, match="Ridge, which is no model of onsphere"):
+    with pytest.raises(InvalidInputError, match="Ridge, which is not a model of onsphere"):
         load(path)
 
 
@@ -394,7 +394,7 @@ def test_a_model_that_cannot_be_put_together(path):
     fitted().save(path)
     for content in (b"no zip", _zip({"schema.json": b"{}"}), _zip({"other": b""})):
         signed(path, content)
-        with pytest.raises(InvalidInputError, match="unharmed file"):
+        with pytest.raises(InvalidInputError, match="undamaged file"):
             load(path)
 
 
@@ -453,4 +453,4 @@ def test_without_skops_it_says_what_to_install(path, monkeypatch):
 
 def test_libraries_that_are_not_installed_are_left_out(monkeypatch):
     monkeypatch.setattr(persistence, "_LIBRARIES", ("numpy", "unheard-of"))
-    assert list(persistence._versions()) == ["numpy"]
+    assert list(persistence._list_versions()) == ["numpy"]

@@ -37,8 +37,8 @@ def main() -> None:
         f"{inside:.0%} of the {len(error)} test rows lie inside their 90 % interval. "
         f"{progression.accepted.mean():.0%} are accepted, by a rule that trusts nine in ten."
     )
-    console.print(error_as_rows_are_dropped(error, progression.uncertainty, "mean error", "{:.1f}"))
-    console.print(least_trusted(progression, y_test, "{:.0f}"))
+    console.print(make_error_table(error, progression.uncertainty, "mean error", "{:.1f}"))
+    console.print(make_least_trusted_table(progression, y_test, "{:.0f}"))
 
     with console.status("Fitting 1,797 handwritten digits ..."):
         X, y = load_digits(return_X_y=True)
@@ -52,14 +52,12 @@ def main() -> None:
         f"Sets of {digits.prediction_set.sum(axis=1).mean():.2f} digits on average, asked to hold the true one "
         f"for 90 % of the images, hold it for {held:.0%}."
     )
-    console.print(error_as_rows_are_dropped(wrong, digits.uncertainty, "read wrongly", "{:.2%}"))
-    console.print(least_trusted(digits, y_test, "{}"))
+    console.print(make_error_table(wrong, digits.uncertainty, "read wrongly", "{:.2%}"))
+    console.print(make_least_trusted_table(digits, y_test, "{}"))
 
 
-def error_as_rows_are_dropped(
-    error: NDArray[np.float64], uncertainty: NDArray[np.float64], name: str, form: str
-) -> Table:
-    """How the error falls when only the most trusted rows are kept."""
+def make_error_table(error: NDArray[np.float64], uncertainty: NDArray[np.float64], name: str, form: str) -> Table:
+    """Show how the error falls if only the most trusted rows are kept."""
     table = Table(title="Keep only the rows that the model trusts most", title_justify="left")
     table.add_column("kept", justify="right")
     table.add_column("rows", justify="right")
@@ -73,8 +71,8 @@ def error_as_rows_are_dropped(
     return table
 
 
-def least_trusted(result: Assessment, truth: NDArray[np.float64], form: str) -> Table:
-    """The five rows with the highest uncertainty."""
+def make_least_trusted_table(result: Assessment, truth: NDArray[np.float64], form: str) -> Table:
+    """Show the five rows with the highest uncertainty."""
     table = Table(title="The five least trusted predictions", title_justify="left")
     interval_column = [] if result.lower is None else ["90 % interval"]
     for name in ("row", "predicted", *interval_column, "truth", "uncertainty", "length of direction"):

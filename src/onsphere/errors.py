@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree.
+"""The exceptions of onsphere, as a tree.
 
 OnsphereError
 ├── InvalidInputError    a value cannot be used: wrong shape, NaN, out of range (also a ValueError)

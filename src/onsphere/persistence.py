@@ -1,8 +1,8 @@
-"""save and load: a model in one file, without pickle.
+"""Save and load: a model in one file, without pickle.
 
-The file is a zip of two parts. `manifest.json` says in plain JSON what the model is, with the versions and the checksum
-of the other part; anything can read it. `model.skops` holds the model: skops names every type in it before any object
-is made, so that only types that are trusted come to life, and weights of networks lie in it as safetensors.
+The file is a zip of two parts. `manifest.json` describes the model in plain JSON, with the versions and the checksum of
+the other part; anything can read it. `model.skops` holds the model: skops lists every type in it before any object is
+created, so that only trusted types are, and the weights of networks are stored in it as safetensors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
 __all__ = [
     "CALIBRATED_BY",
     "FORMAT",
-    "calibrated_by",
+    "get_calibration_method",
     "load",
     "load_with_manifest",
-    "manifest_of",
+    "make_manifest",
     "read_manifest",
     "save",
     "to_json",
@@ -63,24 +63,24 @@ _PARTS = {
 }
 
 _LARGEST_MANIFEST = 2**24
-# How far a part may unpack: forests shrink to a third or less, and what shrinks much further is no model.
+# How far a part may unpack: forests shrink to a third or less, and nothing that shrinks much further is a model.
 _LARGEST_RATIO = 100
 
 
 def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
     """Write a fitted model to one file; see `CalibratedModel.save`, which calls this."""
-    skops = _skops("save")
+    skops = _import_skops("save")
     path = Path(path)
     try:
         content = skops.dumps(model)
-    except Exception as error:  # skops lets through whatever an object of the user's own stumbles over
+    except Exception as error:  # skops lets through any error of a user's own objects
         raise InvalidTypeError(
             f"Expected a model of parts that can be saved without pickle. Got {type(error).__name__}: "
             f"{' '.join(str(error).split())} Use estimators of scikit-learn, and networks that a named function or "
             "class makes."
         ) from None
     parts = {_MODEL: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
-    text = to_json(manifest_of(model, summary) | {"parts": parts}, indent=1)
+    text = to_json(make_manifest(model, summary) | {"parts": parts}, indent=1)
     with write_atomically(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr(_MANIFEST, text)
         archive.writestr(_MODEL, content)
@@ -88,10 +88,10 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
 
 
 def load(path: str | Path, *, trusted: Sequence[str] = ()) -> Any:
-    """The model that `save` wrote.
+    """Load a model that `save` wrote.
 
-    No code in the file is run. Checksums tell a damaged file, not a forged one: as with any model, load what comes from
-    people you trust.
+    No code in the file is run. Checksums detect a damaged file, not a forged one: as with any model, load files only
+    from people you trust.
 
     Parameters
     ----------
@@ -113,23 +113,23 @@ def load(path: str | Path, *, trusted: Sequence[str] = ()) -> Any:
 
 
 def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """The model that `save` wrote, and what its file says of it."""
-    skops = _skops("load")
-    manifest, content = _checked_parts(Path(path))
+    """Load a model that `save` wrote, together with its manifest."""
+    skops = _import_skops("load")
+    manifest, content = _read_parts(Path(path))
     _check_unpacked(Path(path), content)
     try:
         if manifest["format"] == 1:
             content = format_1.rename_types(content)
         found = set(skops.get_untrusted_types(data=content))
-        ours = {name for name in found if name in _PARTS or _is_class_of_ours(name)}
-        strange = sorted(found - ours - set(trusted))
-        if strange:
+        ours = {name for name in found if name in _PARTS or _is_own_class(name)}
+        unknown = sorted(found - ours - set(trusted))
+        if unknown:
             raise InvalidInputError(
-                f"Expected a model of types that onsphere trusts. Got {', '.join(strange)} in {path}. If you trust who "
-                f"made the file, load(path, trusted={strange!r})."
+                f"Expected a model of types that onsphere trusts. Got {', '.join(unknown)} in {path}. If you trust who "
+                f"made the file, load(path, trusted={unknown!r})."
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other versions; ours says so in one sentence
+            warnings.simplefilter("ignore")  # about other versions; ours says so in one sentence
             model = skops.loads(content, trusted=sorted(found))
         check_trees(model)
         if manifest["format"] == 1:
@@ -137,28 +137,28 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
     except InvalidInputError:
         raise
     except Exception as error:
-        raise _damaged(path, f"its model cannot be put together ({type(error).__name__}: {error})") from None
+        raise _make_damage_error(path, f"its model cannot be loaded ({type(error).__name__}: {error})") from None
     if not hasattr(model, "calibration_"):
-        raise _damaged(path, f"it holds a {type(model).__name__}, which is no model of onsphere")
+        raise _make_damage_error(path, f"it holds a {type(model).__name__}, which is not a model of onsphere")
     if not isinstance(model.calibration_, Calibration | None) or model.estimator_ is None:
-        raise _damaged(path, "its model was not fitted by onsphere")
-    _warn_of_other_versions(manifest)
+        raise _make_damage_error(path, "its model was not fitted by onsphere")
+    _warn_about_versions(manifest)
     return model, manifest
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """What the file says of its model, without loading it; the file is checked for damage."""
-    return _checked_parts(Path(path))[0]
+    """Return the manifest without loading the model; the file is checked for damage."""
+    return _read_parts(Path(path))[0]
 
 
-def _checked_parts(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Manifest and model, unharmed."""
+def _read_parts(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Read the manifest and the model, and check that they are not damaged."""
     if path.is_dir() or not path.exists():
-        raise InvalidInputError(f"Expected a file written by save. Got {path}, which {_what_it_is(path)}.")
+        raise InvalidInputError(f"Expected a file written by save. Got {path}, which {_describe_missing(path)}.")
     try:
         with zipfile.ZipFile(path) as archive:
-            manifest = _manifest(path, archive)
-            content = _part(path, archive, _MODEL, _largest(path))
+            manifest = _read_manifest(path, archive)
+            content = _read_part(path, archive, _MODEL, _compute_largest_size(path))
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, InvalidInputError):
             raise
@@ -168,65 +168,65 @@ def _checked_parts(path: Path) -> tuple[dict[str, Any], bytes]:
         ) from None
     expected = manifest["parts"][_MODEL]
     if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-        raise _damaged(path, f"the checksum of {_MODEL} is not the one in its manifest")
+        raise _make_damage_error(path, f"the checksum of {_MODEL} is not the one in its manifest")
     return manifest, content
 
 
-def _what_it_is(path: Path) -> str:
+def _describe_missing(path: Path) -> str:
     return "is a folder" if path.is_dir() else "does not exist"
 
 
-def _largest(path: Path) -> int:
+def _compute_largest_size(path: Path) -> int:
     return _LARGEST_RATIO * path.stat().st_size
 
 
-def _part(path: Path, archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
+def _read_part(path: Path, archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
     if name not in archive.namelist():
-        raise _damaged(path, f"it has no part {name}")
+        raise _make_damage_error(path, f"it has no part {name}")
     size = archive.getinfo(name).file_size
     if size > largest:
-        raise _damaged(path, f"its part {name} would unpack to {size:,} bytes, far more than a model does")
+        raise _make_damage_error(path, f"its part {name} would unpack to {size:,} bytes, far more than a model does")
     with archive.open(name) as part:
         return part.read(size)  # and no more, whatever the part would unpack to
 
 
-def _manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
-    text = _part(path, archive, _MANIFEST, min(_LARGEST_MANIFEST, _largest(path)))
+def _read_manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    text = _read_part(path, archive, _MANIFEST, min(_LARGEST_MANIFEST, _compute_largest_size(path)))
     manifest: Any = json.loads(text)
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int or manifest["format"] < 1:
-        raise _damaged(path, "its manifest does not say which format it has")
+        raise _make_damage_error(path, "its manifest does not say which format it has")
     if manifest["format"] > FORMAT:
         raise InvalidInputError(
             f"Expected a model file of format {FORMAT} or older. Got {path} of format {manifest['format']}, made by "
             f"onsphere {manifest.get('onsphere')}. Install that version or a newer one."
         )
     if not all(isinstance(manifest.get(name), dict) for name in ("parts", "summary", "libraries")):
-        raise _damaged(path, "its manifest lacks parts, summary or libraries")
+        raise _make_damage_error(path, "its manifest lacks parts, summary or libraries")
     expected = manifest["parts"].get(_MODEL)
     if not isinstance(expected, dict) or not isinstance(expected.get("sha256"), str):
-        raise _damaged(path, f"its manifest has no checksum of {_MODEL}")
+        raise _make_damage_error(path, f"its manifest has no checksum of {_MODEL}")
     return manifest
 
 
 def _check_unpacked(path: Path, content: bytes) -> None:
-    """skops keeps its arrays unpacked; packed ones could grow without limit."""
+    """Check the size of the arrays: skops stores them unpacked, and packed ones could grow without limit."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             total = sum(part.file_size for part in archive.infolist())
     except zipfile.BadZipFile as error:
-        raise _damaged(path, str(error)) from None
+        raise _make_damage_error(path, str(error)) from None
     if total > len(content):
-        raise _damaged(path, f"its model would unpack to {total:,} bytes from {len(content):,}")
+        raise _make_damage_error(path, f"its model would unpack to {total:,} bytes from {len(content):,}")
 
 
-def _damaged(path: str | Path, why: str) -> InvalidInputError:
+def _make_damage_error(path: str | Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"Expected an unharmed file written by save. Got {path}: {why}. Copy it again from where it was made, or save "
-        "the model anew."
+        f"Expected an undamaged file written by save. Got {path}: {why}. Copy it again from where it was made, or save "
+        "the model again."
     )
 
 
-def _is_class_of_ours(name: str) -> bool:
+def _is_own_class(name: str) -> bool:
     """Return whether a type is an estimator, a dataclass or a network of onsphere: all they do is hold values."""
     module, _, attribute = name.rpartition(".")
     if module.split(".")[0] != "onsphere":
@@ -242,7 +242,7 @@ def _is_network(kind: type) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
 
 
-def _versions() -> dict[str, str]:
+def _list_versions() -> dict[str, str]:
     found: dict[str, str] = {}
     for package in _LIBRARIES:
         try:
@@ -252,29 +252,29 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _warn_of_other_versions(manifest: dict[str, Any]) -> None:
-    here, there = _versions(), manifest["libraries"]
+def _warn_about_versions(manifest: dict[str, Any]) -> None:
+    here, there = _list_versions(), manifest["libraries"]
     other = [
         f"{name} {number} (here {here[name]})" for name, number in there.items() if here.get(name, number) != number
     ]
     if other:
         warnings.warn(
-            f"The model was made with {', '.join(other)}. It may answer otherwise here; install the same versions, or "
-            "compare some answers.",
+            f"The model was made with {', '.join(other)}. Its predictions may differ here; install the "
+            "same versions, or compare some predictions.",
             OnsphereWarning,
             stacklevel=4,
         )
 
 
-def manifest_of(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
-    """What there is to know of a model without loading it, as plain values."""
+def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
+    """Describe a model in plain values, so that it need not be loaded to be understood."""
     calibration, rule = getattr(model, "calibration_", None), getattr(model, "_rule", None)
     names = getattr(model, "feature_names_in_", None)
     spread, labels = getattr(model, "spread_", None), getattr(model, "classes_", None)
     return {
         "format": FORMAT,
         "onsphere": version("onsphere"),
-        "libraries": _versions(),
+        "libraries": _list_versions(),
         "model": type(model).__name__,
         "parameters": {name: repr(value) for name, value in model.get_params(deep=False).items()},
         "n_features": getattr(model, "n_features_in_", None),
@@ -282,38 +282,38 @@ def manifest_of(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         "target_spread": None if spread is None else np.asarray(spread).tolist(),
         "classes": None if labels is None else np.asarray(labels).tolist(),
         "calibration_rows": None if calibration is None else len(calibration),
-        "calibrated_by": calibrated_by(model),
-        # A rule that accepts everything has an infinite one, which JSON cannot say.
+        "calibrated_by": get_calibration_method(model),
+        # A rule that accepts everything has an infinite one, which JSON cannot hold.
         "threshold": model.threshold_ if model.threshold_ is None or np.isfinite(model.threshold_) else "inf",
         "rule": None if rule is None else repr(rule),
         "summary": summary or {},
     }
 
 
-def calibrated_by(model: Any) -> str | None:
-    """One of CALIBRATED_BY, or None where the model is not calibrated."""
+def get_calibration_method(model: Any) -> str | None:
+    """Return one of CALIBRATED_BY, or None if the model is not calibrated."""
     if getattr(model, "calibration_", None) is None:
         return None
     asked = getattr(model, "calibration", None) == "cv"
-    return CALIBRATED_BY[getattr(model, "_on_folds", asked) is True]  # models of older files do not say it
+    return CALIBRATED_BY[getattr(model, "_on_folds", asked) is True]  # models of older files do not have it
 
 
 def to_json(facts: dict[str, Any], *, indent: int | None = None) -> str:
-    """A manifest as text, with numbers and arrays of numpy as plain ones."""
+    """Return a manifest as text, with numbers and arrays of numpy as plain ones."""
     try:
-        return json.dumps(facts, ensure_ascii=False, indent=indent, allow_nan=False, default=_plain)
+        return json.dumps(facts, ensure_ascii=False, indent=indent, allow_nan=False, default=_convert_numpy)
     except (TypeError, ValueError) as error:
         raise InvalidTypeError(f"Expected a summary of plain JSON values. Got: {error}") from None
 
 
-def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy, in JSON."""
+def _convert_numpy(value: Any) -> Any:
+    """Convert numbers and arrays of numpy for JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} {value!r}")
 
 
-def _skops(what: str) -> Any:
+def _import_skops(what: str) -> Any:
     try:
         import skops.io
     except ImportError:

@@ -379,7 +379,7 @@ def test_a_bad_table_is_told_and_nothing_is_written(folder, houses, name):
         (("predict", "nothing.onsphere", "fresh.csv"), "which does not exist"),
         (("predict", ".", "fresh.csv"), "which is a folder"),
         (("predict", "python.onsphere", "fresh.csv"), "which was saved in Python"),
-        (("predict", "zip.onsphere", "fresh.csv"), "Expected an unharmed file"),
+        (("predict", "zip.onsphere", "fresh.csv"), "Expected an undamaged file"),
         (("predict", "model.onsphere", "."), "which is a folder"),
         (("predict", "model.onsphere", "nothing.csv"), "which does not exist"),
         (("predict", "model.onsphere", "model.onsphere"), "which is none of them"),

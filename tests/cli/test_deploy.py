@@ -57,7 +57,7 @@ def test_what_is_read_is_not_written_over(folder):
     ):
         result = run(*command)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "Expected another file to write to" in result.stderr
+        assert "Expected an output file that is not also an input" in result.stderr
     assert (folder / "model.onnx").read_bytes() == (folder / "model.onsphere").read_bytes()
 
 

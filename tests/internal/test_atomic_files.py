@@ -51,7 +51,7 @@ def test_a_link_stays_a_link(tmp_path):
 def test_what_is_no_ordinary_file_is_never_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/full")
-    for path, words in ((tmp_path / "pipe", "no ordinary"), (tmp_path / "link", "no ordinary"), (tmp_path, "a folder")):
+    for path, words in ((tmp_path / "pipe", "not an ordinary"), (tmp_path / "link", "no ordinary"), (tmp_path, "a folder")):
         with pytest.raises(InvalidInputError, match=words):
             check_writable(path)
         with pytest.raises(InvalidInputError, match=words), write_atomically(path):
@@ -77,7 +77,7 @@ def test_a_check_leaves_nothing_and_harms_nothing(tmp_path):
 def test_what_is_read_is_not_written_over(tmp_path):
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     check_writable(tmp_path / "b.txt", tmp_path / "a.txt")
-    with pytest.raises(InvalidInputError, match="Expected another file to write to"):
+    with pytest.raises(InvalidInputError, match="Expected an output file that is not also an input"):
         check_writable(tmp_path / "link.txt", tmp_path / "b.txt", tmp_path / "a.txt")
 
 

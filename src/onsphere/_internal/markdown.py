@@ -1,4 +1,4 @@
-"""Rows of figures as a table in Markdown."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that tell rows apart by what they hold, so that a model knows which rows it has seen without keeping them."""
+"""Hashes of rows, so that a model knows which rows it has seen without keeping them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64: an odd number without a 
 
 
 def make_indexable(table: Any) -> Any:
-    """Lists as arrays and sparse matrices by rows, so that rows can be taken out of them."""
+    """Return a table whose rows can be indexed: lists become arrays, and sparse matrices are stored by rows."""
     if hasattr(table, "tocsr"):
         return table.tocsr()
     return table if table is None or is_frame(table) or hasattr(table, "iloc") else np.asarray(table)
 
 
 def hash_rows(X: Any, y: Any) -> NDArray[np.uint64]:
-    """One number per row: equal for equal rows of features and target, hardly ever for others.
+    """Return one number per row: equal for equal rows of features and target, hardly ever for others.
 
     Examples
     --------
@@ -34,16 +34,16 @@ def hash_rows(X: Any, y: Any) -> NDArray[np.uint64]:
     (True, False)
     """
     total, place = np.uint64(0), 0
-    for block in chain(_blocks_of(make_indexable(X)), _blocks_of(make_indexable(y))):
+    for block in chain(_iterate_blocks(make_indexable(X)), _iterate_blocks(make_indexable(y))):
         places = np.arange(place, place + block.shape[1], dtype=np.uint64)
-        # A number for each place, so that equal values in other columns are other rows.
-        total = total + mix_bits(_codes(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
+        # The place is hashed too, so that equal values in different columns give different rows.
+        total = total + mix_bits(_hash_cells(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
         place += block.shape[1]
     return mix_bits(np.asarray(total))
 
 
 def mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Let every bit depend on every other, by the finishing steps of splitmix64 (Steele, Lea and Flood, 2014).
+    """Make every bit depend on every other, by the final steps of splitmix64 (Steele, Lea and Flood, 2014).
 
     Numbers that differ in a few bits only, as small integers do, then differ in about half of them.
 
@@ -58,12 +58,12 @@ def mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _blocks_of(table: Any) -> Iterator[NDArray[Any]]:
-    """Some columns of all rows at a time: few where rows are many, to save memory, and many where they are few."""
+def _iterate_blocks(table: Any) -> Iterator[NDArray[Any]]:
+    """Yield some columns of all rows at a time: few if there are many rows, to save memory."""
     if is_frame(table):
         yield from (np.asarray(table[name])[:, None] for name in table.columns)
     elif hasattr(table, "tocsr"):
-        weights = np.sqrt(np.arange(2.0, table.shape[1] + 2))  # a sum that tells columns apart
+        weights = np.sqrt(np.arange(2.0, table.shape[1] + 2))  # so that the sum depends on the column
         yield np.asarray(table @ weights).reshape(-1, 1)
     else:
         values = np.asarray(table)
@@ -72,11 +72,11 @@ def _blocks_of(table: Any) -> Iterator[NDArray[Any]]:
         yield from (columns[:, start : start + width] for start in range(0, columns.shape[1], width))
 
 
-def _codes(block: NDArray[Any]) -> NDArray[np.uint64]:
+def _hash_cells(block: NDArray[Any]) -> NDArray[np.uint64]:
     if block.dtype.kind in "biuf":
-        return (block.astype(np.float64) + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
-    # One text at a time: an array of texts has room for the longest in every place. A dictionary, because most columns
-    # of text repeat themselves; and not Python's own hash, which changes from process to process.
+        return (block.astype(np.float64) + 0.0).view(np.uint64)  # −0.0 counts as 0.0
+    # One text at a time: in an array of texts, every cell takes the memory of the longest. A dictionary, because most
+    # columns of text repeat themselves; and not Python's own hash, which differs between processes.
     known: dict[str, int] = {}
     codes = np.empty(block.size, dtype=np.uint64)
     for place, value in enumerate(block.reshape(-1).tolist()):

@@ -1,4 +1,4 @@
-"""Trees from a file: checked before they are asked, because a node that points outside would crash the process."""
+"""Check trees loaded from a file: a node that points outside its tree would crash the process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["check_trees"]
 
 
 def check_trees(model: Any) -> None:
-    """Every tree in a model: children lie behind their parents and inside the tree, features inside the table."""
-    for tree, n_features in _trees_of(model, math.inf, set()):
-        if hasattr(tree, "nodes"):  # of histogram gradient boosting
+    """Check every tree in a model: children come after their parents and inside the tree, features inside the table."""
+    for tree, n_features in _iterate_trees(model, math.inf, set()):
+        if hasattr(tree, "nodes"):  # histogram gradient boosting
             nodes = tree.nodes
             inner = nodes["is_leaf"] == 0
             children, features = (nodes["left"][inner], nodes["right"][inner]), nodes["feature_idx"][inner]
@@ -29,8 +29,8 @@ def check_trees(model: Any) -> None:
             raise InvalidInputError("Expected trees whose nodes lie inside them. Got one that points outside.")
 
 
-def _trees_of(part: Any, n_features: float, seen: set[int]) -> Iterator[tuple[Any, float]]:
-    """The trees anywhere in the attributes of a model, each with the number of features that it may ask for."""
+def _iterate_trees(part: Any, n_features: float, seen: set[int]) -> Iterator[tuple[Any, float]]:
+    """Yield the trees anywhere in the attributes of a model, each with the number of features that it may use."""
     if id(part) in seen:
         return
     seen.add(id(part))
@@ -43,8 +43,8 @@ def _trees_of(part: Any, n_features: float, seen: set[int]) -> Iterator[tuple[An
         parts = part
     else:
         parts = vars(part).values() if hasattr(part, "__dict__") and not isinstance(part, type) else ()
-        # Forests hand their rows on as they are; what holds a pipeline does not.
+        # Forests pass their rows on as they are; an estimator that holds a pipeline may not.
         hands_on = any(hasattr(part, name) for name in ("estimators_", "tree_", "_predictors"))
         n_features = min(n_features, getattr(part, "n_features_in_", math.inf)) if hands_on else math.inf
     for each in parts:
-        yield from _trees_of(each, n_features, seen)
+        yield from _iterate_trees(each, n_features, seen)

@@ -1,6 +1,6 @@
-"""Every check of a user's argument, and the only place that words them.
+"""Every check of a user's argument, worded once.
 
-A message says what was expected, what came and what to do next.
+A message says what was expected, what was given and what to do next.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _TARGET_OPTIONS: dict[str, Any] = {"ensure_2d": False, "allow_nd": True, "dtype"
 # --- parameters ---
 
 
-def name_of(owner: object) -> str:
-    """What to call the function, by its name, or the object, by its class, that was given something wrong."""
+def get_name(owner: object) -> str:
+    """Return the name of the function or class that was given a wrong value."""
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
 def parameter_error(owner: object, name: str, expected: str, got: object) -> InvalidInputError:
-    """The one sentence for a parameter that cannot be used."""
-    return InvalidInputError(f"The {name!r} parameter of {name_of(owner)} must be {expected}. Got {got!r} instead.")
+    """Make the error for a parameter that cannot be used."""
+    return InvalidInputError(f"The {name!r} parameter of {get_name(owner)} must be {expected}. Got {got!r} instead.")
 
 
 def check_option(owner: object, name: str, value: object, options: Sequence[str]) -> None:
-    """One of several words."""
+    """Check that a value is one of several words."""
     if not (isinstance(value, str) and value in options):
         raise parameter_error(owner, name, "one of " + ", ".join(repr(option) for option in options), value)
 
@@ -61,7 +61,7 @@ def check_number(
     closed: str = "neither",
     whole: bool = False,
 ) -> None:
-    """A real number between two bounds; `closed` says which of them belong ("neither", "left", "right", "both")."""
+    """Check that a value is a real number between two bounds; `closed` is "neither", "left", "right" or "both"."""
     kind = numbers.Integral if whole else numbers.Real
     try:
         number = float(value) if isinstance(value, kind) and not isinstance(value, bool | np.bool_) else math.nan
@@ -77,24 +77,24 @@ def check_number(
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of JSON is a finite number that a float can hold."""
+    """Return whether a value of JSON is a finite number that a float can hold."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def check_flag(owner: object, name: str, value: object) -> None:
-    """True or False."""
+    """Check that a value is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise parameter_error(owner, name, "True or False", value)
 
 
 def make_random_state(owner: object, random_state: Any) -> np.random.RandomState:
-    """The generator that an int, a RandomState or None stands for."""
-    with wrap_errors(f"The 'random_state' parameter of {name_of(owner)} must be an int, a RandomState or None. "):
+    """Return the generator for an int, a RandomState or None."""
+    with wrap_errors(f"The 'random_state' parameter of {get_name(owner)} must be an int, a RandomState or None. "):
         return check_random_state(random_state)
 
 
 def check_direction_and_magnitude(direction: Any, magnitude: Any, *, name: str = "magnitude") -> None:
-    """Shapes (..., k) and (...), exactly."""
+    """Check that the shapes are exactly (..., k) and (...)."""
     if tuple(direction.shape[:-1]) != tuple(magnitude.shape):
         raise InvalidInputError(
             f"Expected a {name} of shape {tuple(direction.shape[:-1])} for a direction of shape "
@@ -103,7 +103,7 @@ def check_direction_and_magnitude(direction: Any, magnitude: Any, *, name: str =
 
 
 def check_fitted(owner: object, attribute: str) -> None:
-    """That `fit` came before."""
+    """Check that `fit` was called before."""
     if not hasattr(owner, attribute):
         raise NotFittedError(
             f"This {type(owner).__name__} instance is not fitted yet. Call 'fit' before using this method."
@@ -111,7 +111,7 @@ def check_fitted(owner: object, attribute: str) -> None:
 
 
 def missing_extra_error(what: str, package: str, extra: str) -> MissingExtraError:
-    """The one sentence for an optional package that is not installed."""
+    """Make the error for an optional package that is not installed."""
     return MissingExtraError(f"{what} needs {package}. Install it with: pip install 'onsphere[{extra}]'")
 
 
@@ -120,7 +120,7 @@ def missing_extra_error(what: str, package: str, extra: str) -> MissingExtraErro
 
 @contextmanager
 def wrap_errors(prefix: str = "") -> Generator[None]:
-    """Let scikit-learn word what it words well, but raise it as an error of ours."""
+    """Raise a ValueError or TypeError as an error of ours, with a prefix."""
     try:
         yield
     except OnsphereError:
@@ -133,14 +133,14 @@ def wrap_errors(prefix: str = "") -> Generator[None]:
 
 @contextmanager
 def wrap_backbone_errors(owner: object, backbone: object, task: str) -> Generator[None]:
-    """Say that it was the backbone that could not do its task."""
+    """Raise errors of the backbone as ours, and say what it could not do."""
     with wrap_errors(f"The backbone {type(backbone).__name__} of {type(owner).__name__} could not {task}: "):
         yield
 
 
 @contextmanager
 def restore_on_error(owner: object) -> Generator[None]:
-    """Give an object back its attributes when what is done to it fails half-way."""
+    """Restore the attributes of an object if the block fails."""
     before = dict(vars(owner))
     try:
         yield
@@ -151,12 +151,12 @@ def restore_on_error(owner: object) -> Generator[None]:
 
 
 def is_frame(X: object) -> bool:
-    """Whether X is a table with named columns (pandas, polars) rather than an array."""
+    """Return whether X is a table with named columns (pandas, polars) rather than an array."""
     return hasattr(X, "columns") and hasattr(X, "shape") and hasattr(X, "dtypes")
 
 
 def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_sparse: bool = False) -> Any:
-    """The features of a call, with names and number remembered at fit and compared afterwards.
+    """Check the features of a call; their names and number are remembered at fit and compared afterwards.
 
     An array is checked and converted. A table is passed on as it is, because the backbone may be a pipeline that
     picks columns by name; its numeric columns are checked like an array's.
@@ -185,12 +185,12 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
 
 
 def _is_numeric(kind: Any) -> bool:
-    """Whether a column type of pandas (a kind letter) or polars (a method) is a number."""
+    """Return whether a column type of pandas (a kind letter) or polars (a method) is numeric."""
     return kind.kind in "biuf" if hasattr(kind, "kind") else bool(getattr(kind, "is_numeric", bool)())
 
 
 def check_unique_names(what: str, names: Any) -> None:
-    """No two columns of one name."""
+    """Check that no two columns have the same name."""
     given = [str(name) for name in names]
     if len(set(given)) < len(given):
         repeated = sorted({name for name in given if given.count(name) > 1})
@@ -201,7 +201,7 @@ def check_unique_names(what: str, names: Any) -> None:
 
 
 def check_unmasked(what: str, values: Any) -> None:
-    """No masked entries, whose mask would be lost."""
+    """Check that there are no masked entries, whose mask would be lost."""
     if np.ma.is_masked(values):
         raise InvalidInputError(
             f"Expected {what} without masked entries. Got {int(np.ma.count_masked(values))} of them. "
@@ -210,7 +210,7 @@ def check_unmasked(what: str, values: Any) -> None:
 
 
 def check_no_gradient(**given: Any) -> None:
-    """That what is to become an array is no tensor in the middle of a gradient."""
+    """Check that values to be converted to arrays are not tensors that require a gradient."""
     for name, values in given.items():
         if getattr(values, "requires_grad", False):
             raise InvalidInputError(
@@ -220,10 +220,10 @@ def check_no_gradient(**given: Any) -> None:
 
 
 def check_target_given(owner: object, y: Any) -> Any:
-    """That there is a target, with no masked entry and no two columns of one name."""
+    """Check that there is a target, without masked entries or repeated column names."""
     if y is None:
         raise InvalidInputError(
-            f"{name_of(owner)} requires y to be passed, but the target y is None. Pass one target per row of X."
+            f"{get_name(owner)} requires y to be passed, but the target y is None. Pass one target per row of X."
         )
     check_unmasked("y", y)
     if is_frame(y):
@@ -232,7 +232,7 @@ def check_target_given(owner: object, y: Any) -> Any:
 
 
 def check_regression_target(owner: object, y: Any) -> Floats:
-    """A numeric, finite target of shape (n,) or (n, D)."""
+    """Return a numeric, finite target of shape (n,) or (n, D)."""
     try:
         given = np.asarray(check_target_given(owner, y))
         numeric = given.dtype.kind not in "USMmcO"
@@ -241,18 +241,18 @@ def check_regression_target(owner: object, y: Any) -> Floats:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(
-            f"Expected a target y of numbers for {name_of(owner)}, one row per sample. Got {error}. "
-            "Convert or drop what is no number, and give every row the same length."
+            f"Expected a target y of numbers for {get_name(owner)}, one row per sample. Got {error}. "
+            "Convert or drop values that are not numbers, and give every row the same length."
         ) from error
     if values.dtype.kind in "USMmc":
         raise InvalidInputError(
-            f"Expected a numeric target y for {name_of(owner)}. Got dtype {values.dtype} "
+            f"Expected a numeric target y for {get_name(owner)}. Got dtype {values.dtype} "
             f"({'Complex data not supported' if values.dtype.kind == 'c' else 'no real numbers'}). "
             "Convert it to numbers, or use HCMClassifier for classes."
         )
     if values.ndim not in (1, 2) or 0 in values.shape[1:]:
         raise InvalidInputError(
-            f"Expected a target y of shape (n,) or (n, D) with D ≥ 1 for {name_of(owner)}. "
+            f"Expected a target y of shape (n,) or (n, D) with D ≥ 1 for {get_name(owner)}. "
             f"Got shape {values.shape}. Pass one row per sample and one column per output."
         )
     with wrap_errors():
@@ -260,7 +260,7 @@ def check_regression_target(owner: object, y: Any) -> Floats:
 
 
 def check_labels(owner: object, y: Any) -> NDArray[Any]:
-    """Class labels of shape (n,), with no missing value."""
+    """Return class labels of shape (n,), without missing values."""
     given = check_target_given(owner, y)
     with wrap_errors():
         labels = column_or_1d(given, warn=True)
@@ -271,7 +271,7 @@ def check_labels(owner: object, y: Any) -> NDArray[Any]:
             "row(s). Drop these rows, or give them a class of their own."
         )
     with wrap_errors(), warnings.catch_warnings():
-        # Many classes in a small batch are nothing to warn about.
+        # Many classes in a small batch need no warning.
         warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
         check_classification_targets(labels)
     return labels
@@ -280,12 +280,12 @@ def check_labels(owner: object, y: Any) -> NDArray[Any]:
 def _is_missing(label: Any) -> bool:
     try:
         return label is None or bool(label != label)
-    except TypeError:  # pandas' NA refuses to be compared
+    except TypeError:  # pandas' NA cannot be compared
         return True
 
 
 def check_at_least_two_classes(owner: object, classes: NDArray[Any]) -> None:
-    """More than one class."""
+    """Check that there is more than one class."""
     if len(classes) < 2:
         got = f"one class, {classes.tolist()[0]!r}" if len(classes) else "none"
         raise InvalidInputError(
@@ -295,13 +295,13 @@ def check_at_least_two_classes(owner: object, classes: NDArray[Any]) -> None:
 
 
 def check_same_length(X: Any, *others: Any) -> None:
-    """One target, one weight per row."""
+    """Check that all have the same number of rows."""
     with wrap_errors():
         check_consistent_length(X, *others)
 
 
 def check_sample_weight(sample_weight: Any, X: Any) -> Floats | None:
-    """One weight per row, none negative and not all zero; or None."""
+    """Return one weight per row, none negative and not all zero; or None."""
     if sample_weight is None:
         return None
     if not np.any(np.asarray(sample_weight)):
@@ -311,7 +311,7 @@ def check_sample_weight(sample_weight: Any, X: Any) -> Floats | None:
 
 
 def check_takes_weights(owner: object, learner: Any, *, by_name: bool) -> None:
-    """That a backbone's `fit` has room for weights: a parameter of that name or, unless `by_name`, for anything."""
+    """Check that a backbone's `fit` takes weights: by that name or, unless `by_name`, by **kwargs."""
     takes = inspect.signature(learner.fit).parameters.values()
     if not any(item.name == "sample_weight" or (item.kind is item.VAR_KEYWORD and not by_name) for item in takes):
         raise InvalidInputError(
@@ -321,7 +321,7 @@ def check_takes_weights(owner: object, learner: Any, *, by_name: bool) -> None:
 
 
 def check_n_outputs(owner: object, values: NDArray[Any], n_outputs: int) -> None:
-    """As many outputs as at fit."""
+    """Check that there are as many outputs as at fit."""
     if values.shape[-1] != n_outputs:
         raise InvalidInputError(
             f"{type(owner).__name__} was fitted with {n_outputs} output(s). Got {values.shape[-1]}. "
@@ -330,7 +330,7 @@ def check_n_outputs(owner: object, values: NDArray[Any], n_outputs: int) -> None
 
 
 def check_output_names(owner: object, names: Any, fitted: tuple[str, ...] | None) -> None:
-    """The same outputs in the same order as at fit, where both have names."""
+    """Check that outputs have the same names in the same order as at fit, if both have names."""
     given = tuple(str(name) for name in names)
     if fitted is not None and given != fitted:
         raise InvalidInputError(
@@ -340,7 +340,7 @@ def check_output_names(owner: object, names: Any, fitted: tuple[str, ...] | None
 
 
 def check_outputs(owner: object, direction: Any, mean: Any, width: int, n_outputs: int) -> None:
-    """Directions, and means where there are any, of the width that an embedding gives them."""
+    """Check that directions, and means if there are any, have the width that an embedding gives them."""
     if direction.shape[-1] != width or (mean is not None and mean.shape[-1] != n_outputs):
         raise InvalidInputError(
             f"{type(owner).__name__} with {n_outputs} output(s) has directions of width {width} and means of width "

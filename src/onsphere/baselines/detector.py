@@ -21,7 +21,7 @@ from onsphere._internal.validation import (
     check_labels,
     check_same_length,
     check_unmasked,
-    name_of,
+    get_name,
     restore_on_error,
     wrap_errors,
 )
@@ -106,7 +106,7 @@ class Detector(ABC, BaseEstimator):
 def check_table(owner: object, name: str, values: Any) -> Floats:
     """Return finite numbers of shape (n, columns), with at least one row and one column."""
     check_unmasked(name, values)
-    with wrap_errors(f"The {name} of {name_of(owner)}: "):
+    with wrap_errors(f"The {name} of {get_name(owner)}: "):
         options: dict[str, Any] = {"dtype": np.float64, "input_name": name}
         return check_array(values, **options)
 

@@ -11,7 +11,7 @@ from scipy.linalg import cholesky, solve_triangular
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.neighbors import NearestNeighbors
 
-from onsphere._internal.validation import Floats, check_number, name_of
+from onsphere._internal.validation import Floats, check_number, get_name
 from onsphere.baselines.detector import Detector, Indices, check_table
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.sphere import geometry
@@ -203,7 +203,7 @@ def _check_k(owner: object, k: int, n_rows: int) -> None:
     check_number(owner, "k", k, above=1, closed="left", whole=True)
     if k > n_rows:
         raise InvalidInputError(
-            f"{name_of(owner)} looks for neighbour number k={k} among the training rows it keeps. Got {n_rows} rows. "
+            f"{get_name(owner)} looks for neighbour number k={k} among the training rows it keeps. Got {n_rows} rows. "
             "Pass more rows, keep more of them, or choose a smaller k."
         )
 

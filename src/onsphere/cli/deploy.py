@@ -15,7 +15,7 @@ from onsphere.cli.output import show_files
 from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet
 from onsphere.drift import DriftMonitor
 from onsphere.errors import InvalidInputError
-from onsphere.persistence import calibrated_by
+from onsphere.persistence import get_calibration_method
 from onsphere.table import read_batches, to_frame
 from onsphere.table.cells import read_features
 from onsphere.table.model_file import load_table_model
@@ -110,7 +110,7 @@ def monitor(
         facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "log_capital": watch.log_capital, "alpha": alpha}
         print_json(facts | {"hints": [str(hint) for hint in hints], "plot": plot})
     elif not quiet:
-        print(_told(watch, exact=calibrated_by(fitted) == "held-out rows"))
+        print(_told(watch, exact=get_calibration_method(fitted) == "held-out rows"))
         if hints:
             print(f"Columns that moved{'' if watch.alarm else ', though the uncertainty does not show it'}:")
         for hint in hints:

@@ -82,7 +82,7 @@ def export_onnx(
     for name in names:
         graph.add_output(name, outputs[name].name, outputs[name].dtype, list(outputs[name].shape[1:]))
     metadata: dict[str, Any] = {
-        "manifest": persistence.manifest_of(model, summary),
+        "manifest": persistence.make_manifest(model, summary),
         "coverage": coverage,
         "inputs": inputs,
         "outputs": names,

@@ -17,7 +17,7 @@ from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.export import open_graph, prepare_inputs
-from onsphere.persistence import calibrated_by, load_with_manifest
+from onsphere.persistence import get_calibration_method, load_with_manifest
 from onsphere.table.columns import Column
 from onsphere.table.model_file import described_columns, model_columns
 
@@ -155,7 +155,7 @@ class ModelEngine:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, trusted=trusted)
         calibration, summary = self.model.calibration_, manifest["summary"]
-        manifest.setdefault("calibrated_by", calibrated_by(self.model))  # older files do not say
+        manifest.setdefault("calibrated_by", get_calibration_method(self.model))  # older files do not say
         self.facts = _build_facts(
             path,
             manifest,
