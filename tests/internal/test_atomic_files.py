@@ -51,7 +51,8 @@ def test_a_link_stays_a_link(tmp_path):
 def test_what_is_no_ordinary_file_is_never_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/full")
-    for path, words in ((tmp_path / "pipe", "not an ordinary"), (tmp_path / "link", "no ordinary"), (tmp_path, "a folder")):
+    unwritable = {tmp_path / "pipe": "not an ordinary", tmp_path / "link": "not an ordinary", tmp_path: "a folder"}
+    for path, words in unwritable.items():
         with pytest.raises(InvalidInputError, match=words):
             check_writable(path)
         with pytest.raises(InvalidInputError, match=words), write_atomically(path):
