@@ -97,7 +97,7 @@ def check_rows(owner: str, weights: Weights, *, outputs: bool = False, **arrays:
     return [row[keep] for row in (*rows, counted)]
 
 
-def weighted_mean(values: Floats | NDArray[np.bool_], weights: Floats) -> float:
+def average_rows(values: Floats | NDArray[np.bool_], weights: Floats) -> float:
     """Return the weighted mean over the rows, after the plain mean over the outputs if there are several."""
     per_row = values if values.ndim == 1 else values.mean(axis=1)
     return float(np.average(per_row, weights=weights))

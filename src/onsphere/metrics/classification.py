@@ -16,12 +16,12 @@ from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import (
     Weights,
     average_bins,
+    average_rows,
     bin_by_width,
     check_floats,
     check_rows,
     check_same_shape,
     check_weights,
-    weighted_mean,
 )
 
 __all__ = [
@@ -55,7 +55,7 @@ def accuracy(labels: ArrayLike, predicted: ArrayLike, *, sample_weight: Weights 
             f"Expected labels and predicted of accuracy to be of one kind. Got {true.dtype} and {guess.dtype}. "
             "Convert one of them: text never equals a number."
         )
-    return weighted_mean(true == guess, check_weights("accuracy", sample_weight, len(true)))
+    return average_rows(true == guess, check_weights("accuracy", sample_weight, len(true)))
 
 
 def _check_classes(name: str, values: ArrayLike) -> NDArray[Any]:
@@ -102,7 +102,7 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: W
             f"{probabilities.shape[1] - 1}. Got something else. Number the classes as the columns of probabilities."
         )
     weights = check_weights(owner, sample_weight, len(truth))
-    return weighted_mean(np.sum((probabilities - truth) ** 2, axis=1), weights)
+    return average_rows(np.sum((probabilities - truth) ** 2, axis=1), weights)
 
 
 def expected_calibration_error(
@@ -131,7 +131,7 @@ def expected_calibration_error(
     mass, share_right, mean_confidence = average_bins(
         bin_by_width(confidence, 0.0, 1.0, n_bins), weights, correct, confidence
     )
-    return weighted_mean(np.abs(share_right - mean_confidence), mass)
+    return average_rows(np.abs(share_right - mean_confidence), mass)
 
 
 # --- in or out of distribution ---
@@ -251,4 +251,4 @@ def _share_below(
     reached = np.cumsum(positive_weight[order])
     # Rounding may leave a sum of shares slightly below its true value.
     threshold = positive[order][np.argmax(reached / reached[-1] >= tpr * (1 - 1e-12))]
-    return weighted_mean(negative <= threshold, negative_weight)
+    return average_rows(negative <= threshold, negative_weight)

@@ -17,12 +17,12 @@ from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import (
     Weights,
     average_bins,
+    average_rows,
     bin_by_quantile,
     bin_by_width,
     check_range,
     check_rows,
     check_weights,
-    weighted_mean,
 )
 
 __all__ = [
@@ -65,7 +65,7 @@ def mean_sample_rmse(y_true: ArrayLike, y_pred: ArrayLike, *, sample_weight: Wei
     2.5
     """
     rows = sample_rmse(y_true, y_pred)
-    return weighted_mean(rows, check_weights("mean_sample_rmse", sample_weight, len(rows)))
+    return average_rows(rows, check_weights("mean_sample_rmse", sample_weight, len(rows)))
 
 
 # --- uncertainty against error ---
@@ -85,7 +85,7 @@ def coverage_at_sigma(error: ArrayLike, uncertainty: ArrayLike, *, k: float, sam
     check_number(owner, "k", k, above=0.0)
     error, uncertainty, weights = check_rows(owner, sample_weight, error=error, uncertainty=uncertainty)
     check_range(owner, "uncertainty", uncertainty, low=0.0)
-    return weighted_mean(error <= k * uncertainty, weights)
+    return average_rows(error <= k * uncertainty, weights)
 
 
 def regression_calibration_error(
@@ -118,7 +118,7 @@ def regression_calibration_error(
     else:
         index = bin_by_quantile(uncertainty, weights, n_bins)
     mass, mean_error, mean_uncertainty = average_bins(index, weights, error, uncertainty)
-    return weighted_mean(np.abs(mean_error - mean_uncertainty), mass)
+    return average_rows(np.abs(mean_error - mean_uncertainty), mass)
 
 
 def pearson(error: ArrayLike, uncertainty: ArrayLike) -> float:
@@ -185,7 +185,7 @@ def interval_coverage(
     check_flag(owner, "per_output", per_output)
     true, low, high, weights = _check_intervals(owner, sample_weight, y_true=y_true, lower=lower, upper=upper)
     inside = (low <= true) & (true <= high)
-    return np.average(inside, axis=0, weights=weights) if per_output else weighted_mean(np.all(inside, axis=1), weights)
+    return np.average(inside, axis=0, weights=weights) if per_output else average_rows(np.all(inside, axis=1), weights)
 
 
 def interval_width(lower: ArrayLike, upper: ArrayLike, *, sample_weight: Weights = None) -> float:
@@ -197,7 +197,7 @@ def interval_width(lower: ArrayLike, upper: ArrayLike, *, sample_weight: Weights
     2.0
     """
     low, high, weights = _check_intervals("interval_width", sample_weight, lower=lower, upper=upper)
-    return weighted_mean(high - low, weights)
+    return average_rows(high - low, weights)
 
 
 def winkler_score(
@@ -214,7 +214,7 @@ def winkler_score(
     check_number(owner, "coverage", coverage, above=0.0, below=1.0)
     true, low, high, weights = _check_intervals(owner, sample_weight, y_true=y_true, lower=lower, upper=upper)
     miss = np.maximum(low - true, 0.0) + np.maximum(true - high, 0.0)
-    return weighted_mean(high - low + 2.0 / (1.0 - coverage) * miss, weights)
+    return average_rows(high - low + 2.0 / (1.0 - coverage) * miss, weights)
 
 
 def _check_intervals(owner: str, weights: Weights, **arrays: ArrayLike) -> list[Floats]:
@@ -249,7 +249,7 @@ def gaussian_crps(y_true: ArrayLike, mean: ArrayLike, sigma: ArrayLike, *, sampl
         z = np.divide(miss, spread, out=np.copysign(np.inf, miss), where=spread > 0)
         density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     score = miss * (2.0 * ndtr(z) - 1.0) + spread * (2.0 * density - 1.0 / math.sqrt(math.pi))
-    return weighted_mean(score, weights)
+    return average_rows(score, weights)
 
 
 # --- confidence against error ---
@@ -296,4 +296,4 @@ def isotonic_calibration_error(error: ArrayLike, confidence: ArrayLike, *, sampl
         "isotonic_calibration_error", sample_weight, error=error, confidence=confidence
     )
     fit = IsotonicRegression(increasing=False).fit_transform(confidence, error, sample_weight=weights)
-    return weighted_mean(np.abs(error - fit), weights)
+    return average_rows(np.abs(error - fit), weights)
