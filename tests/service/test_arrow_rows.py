@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from onsphere import MissingExtraError
 from onsphere.service.arrow_rows import _is_compressed, read_arrow, read_csv
-from onsphere.service.problems import RequestError
+from onsphere.service.replies import RequestError
 
 
 def columns(**changed):

@@ -13,7 +13,7 @@ from onsphere import load
 from onsphere.service import Settings, batching
 from onsphere.service.batching import CSV, JSON, Batcher, PendingRequest, assess_together
 from onsphere.service.engine import load_engine
-from onsphere.service.problems import RequestError
+from onsphere.service.replies import RequestError
 
 SETTINGS = Settings("m.onsphere")
 

@@ -15,7 +15,7 @@ from onsphere.service.rows import read_json
 
 def some(n_rows, first=0.0):
     rows = [[first + index, 3, "a", True, "2024-03-01"] for index in range(n_rows)]
-    return lambda facts: read_json(json.dumps({"rows": rows}).encode(), facts, max_rows=10_000)
+    return lambda facts: read_json([json.dumps({"rows": rows}).encode()], facts, max_rows=10_000)[0]
 
 
 def test_a_reset_by_another_worker_ends_the_last_rows(facts):
@@ -37,13 +37,13 @@ def test_as_many_of_the_last_rows_are_kept_as_are_needed(facts, other_facts, hel
     recent.add(facts, large := some(5_000)(facts))
     (kept,) = recent.list_batches()
     assert kept.row(199)["size"] == 4_999.0
-    assert kept.columns["size"].base is None  # so that the memory of the others is free
+    assert kept.values["size"].base is None  # so that the memory of the others is free
     assert len(large) == 5_000
     columns = {"id": ["named"], "size": [0.5], "rooms": [3.0], "shop": ["a"], "new": [True], "day": ["2024-03-01"]}
     few = read_arrow(helpers.arrow(pa.table(columns)), facts, max_rows=10)
     recent.add(facts, few)
     assert recent.list_batches()[-1].keys == {}
-    assert recent.list_batches()[-1].columns["size"].base is None  # which may be the whole body of Arrow
+    assert recent.list_batches()[-1].values["size"].base is None  # which may be the whole body of Arrow
     recent = RecentRows(facts)
     recent.add(facts, large)
     (kept,) = recent.list_batches()
@@ -64,7 +64,7 @@ def test_rows_that_do_not_fit_the_reference_give_no_hints(facts):
 
 
 def test_rows_with_nothing_in_them_give_hints_too(facts):
-    nothing = read_json(b'{"rows": [[null, null, null, null, null]]}', facts, max_rows=10)
+    nothing = read_json([b'{"rows": [[null, null, null, null, null]]}'], facts, max_rows=10)[0]
     hints = find_hints(facts, [nothing] * 200)
     assert all("missing" in hint for hint in hints)
     assert len(hints) == 3
@@ -73,7 +73,7 @@ def test_rows_with_nothing_in_them_give_hints_too(facts):
 def test_ordinary_rows_give_no_hints(facts, helpers):
     frame = helpers.table(150, seed=8)[["size", "rooms", "shop", "new", "day"]]
     body = json.dumps({"rows": frame.assign(day=frame["day"].astype(str)).values.tolist()}).encode()
-    assert find_hints(facts, [read_json(body, facts, max_rows=200)]) == []
+    assert find_hints(facts, [read_json([body], facts, max_rows=200)[0]]) == []
 
 
 def test_an_array_has_hints_by_the_number_of_its_columns(models):
@@ -81,5 +81,5 @@ def test_an_array_has_hints_by_the_number_of_its_columns(models):
     X = np.random.default_rng(0).normal(size=(300, 2))
     watched = replace(plain, reference=make_reference(X))
     rows = json.dumps({"rows": (X[:100] + np.array([0.0, 3.0])).tolist()}).encode()
-    (hint,) = find_hints(watched, [read_json(rows, watched, max_rows=200)])
+    (hint,) = find_hints(watched, [read_json([rows], watched, max_rows=200)[0]])
     assert hint.startswith("1: mean +3")

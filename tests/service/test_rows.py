@@ -10,13 +10,13 @@ from hypothesis import settings as run_with
 from hypothesis import strategies as st
 
 from onsphere.service.arrow_rows import read_arrow, read_csv
-from onsphere.service.problems import RequestError
+from onsphere.service.replies import RequestError
 from onsphere.service.rows import read_json
 
 
 def test_text_that_was_text_in_training_is_read_as_then(text_facts, helpers):
     body = b'{"rows": [["1.5", "many", "True", "31.01.2024", "soon"], [2, 3, false, null, null]]}'
-    from_json = read_json(body, text_facts, max_rows=9)
+    from_json = read_json([body], text_facts, max_rows=9)[0]
     assert from_json.row(0) == {"n": 1.5, "m": None, "b": True, "d": "2024-01-31T00:00:00+00:00", "e": None}
     assert from_json.row(1) == {"n": 2.0, "m": 3.0, "b": False, "d": None, "e": None}
     from_csv = read_csv(b"n,m,b,d,e\n1.5,many,True,31.01.2024,soon\n2,3,false,,\n", text_facts, max_rows=9)
@@ -43,7 +43,7 @@ def test_text_that_was_text_in_training_is_read_as_then(text_facts, helpers):
 )
 def test_text_that_is_none_of_its_kind_is_refused(text_facts, body):
     with pytest.raises(RequestError) as caught:
-        read_json(body, text_facts, max_rows=9)
+        read_json([body], text_facts, max_rows=9)
     assert caught.value.status == 422
 
 
@@ -60,13 +60,13 @@ def test_text_that_is_none_of_its_kind_is_refused(text_facts, body):
 def test_a_key_that_cannot_be_kept_is_refused(facts, helpers, key, expected):
     written = json.dumps({"rows": [{**helpers.row, "id": key}]}).replace("Infinity", "1e999")
     with pytest.raises(RequestError, match=re.escape(f"{expected} in the column id, row 0")):
-        read_json(written.encode(), facts, max_rows=10)
+        read_json([written.encode()], facts, max_rows=10)
 
 
 @run_with(max_examples=200, deadline=None)
 @given(body=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))))
 def test_any_bytes_are_read_or_refused(facts, body):
-    for reader in (read_json, read_csv, read_arrow):
+    for reader, given_body in ((read_json, [body]), (read_csv, body), (read_arrow, body)):
         with pytest.raises(RequestError) as caught:
-            reader(body, facts, max_rows=10)
+            reader(given_body, facts, max_rows=10)
         assert caught.value.status in (413, 422)

@@ -18,8 +18,7 @@ from onsphere.service.engine import ServedModel
 from onsphere.service.limits import Limits, read_key
 from onsphere.service.logs import RequestLogger
 from onsphere.service.operations import Service
-from onsphere.service.problems import Problem, RequestError
-from onsphere.service.replies import encode_json
+from onsphere.service.replies import RequestError, encode_json
 from onsphere.service.schemas import (
     Answers,
     Health,
@@ -33,6 +32,7 @@ from onsphere.service.schemas import (
     describe_errors,
 )
 from onsphere.service.settings import Settings
+from onsphere.table.cells import Problem
 
 __all__ = ["create_app", "create_app_from_environment"]
 

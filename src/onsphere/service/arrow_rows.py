@@ -7,21 +7,18 @@ import io
 import struct
 from typing import Any
 
-import numpy as np
-
 from onsphere._internal.validation import missing_extra_error
 from onsphere.service.engine import Facts
-from onsphere.service.problems import Problems, RequestError, describe_value
-from onsphere.service.rows import MAX_NUMBER, MAX_TEXT, Batch, check_keys, check_names, check_number_of_rows, read_dates
-from onsphere.table.columns import Column, pandas, to_numbers
+from onsphere.service.replies import RequestError, reject_problems
+from onsphere.service.rows import Batch, check_number_of_rows, find_wrong_keys, find_wrong_names
+from onsphere.table.cells import LONGEST_TEXT, Problem, read_cells
+from onsphere.table.columns import Column
 
 __all__ = ["read_arrow", "read_csv"]
 
-_TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _KINDS = {"number": "numbers", "boolean": "booleans", "category": "text", "date": "dates or text"}
 _CSV = "CSV in UTF-8 with a line of names"
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # kinds of messages
-_DATES = (-62_135_596_800, 253_402_300_799)  # seconds since 1970: the years 1 to 9999, which text can name
 _MAX_MESSAGES = 200  # of Arrow: a dictionary is checked again for each
 
 
@@ -41,13 +38,9 @@ def read_csv(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
         table = arrow_csv.read_csv(io.BytesIO(body), reading, parsing, converting)
     except pa.ArrowException as error:
         raise _make_error(_CSV, error) from None
-    check_names(table.column_names, facts, problems := Problems())
-    problems.check()
+    reject_problems(find_wrong_names(table.column_names, facts))
     check_number_of_rows(table.num_rows, max_rows)
-    columns = {column.name: _read_texts(column, table[column.name].to_pandas(), problems) for column in facts.features}
-    keys = _read_keys(table, facts, problems)
-    problems.check()
-    return Batch(columns, keys)
+    return _read_batch(table, facts)
 
 
 def _read_header(body: bytes) -> list[str]:
@@ -62,15 +55,10 @@ def _read_header(body: bytes) -> list[str]:
 def read_arrow(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
     """Read an Arrow stream or file."""
     pa = _import_pyarrow()
-    problems = Problems()
     try:
-        table = _read_table(pa, body, facts, max_rows)
-        columns = {column.name: _read_column(pa, column, table[column.name], problems) for column in facts.features}
-        keys = _read_keys(table, facts, problems)
+        return _read_batch(_read_table(pa, body, facts, max_rows), facts)
     except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, struct.error) as error:
         raise _make_error("an Arrow stream or file", error) from None
-    problems.check()
-    return Batch(columns, keys)
 
 
 def _read_table(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
@@ -105,14 +93,16 @@ def _read_table(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
 
 def _find_needed_fields(types: Any, schema: Any, facts: Facts) -> list[int]:
     """Return the places of features and keys, after checking their types; other columns are never read."""
-    problems = Problems()
     used = [column for column in facts.columns if column.is_feature or column.kind == "key"]
     found = {column.name: column for column in used if column.name in schema.names}
-    for name, column in found.items():
-        kind = schema.field(name).type
-        if not (_is_fitting(types, column, kind) if column.is_feature else _is_plain(types, kind)):
-            problems.add(name, None, _KINDS.get(column.kind, "plain values"), f"the type {kind}")
-    problems.check()
+    kinds = {name: schema.field(name).type for name in found}
+    reject_problems(
+        [
+            Problem(name, None, _KINDS.get(column.kind, "plain values"), f"the type {kinds[name]}")
+            for name, column in found.items()
+            if not (_is_fitting if column.is_feature else _is_plain)(types, column, kinds[name])
+        ]
+    )
     return [schema.names.index(name) for name in found]
 
 
@@ -121,14 +111,13 @@ def _check_dictionaries(types: Any, batch: Any) -> None:
     import pyarrow.compute
 
     compute: Any = pyarrow.compute
-    problems = Problems()
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if not types.is_dictionary(values.type):
             continue
         longest = compute.max(compute.utf8_length(values.dictionary)).as_py()
-        if longest is not None and longest > MAX_TEXT:
-            problems.add(name, None, f"text of at most {MAX_TEXT:,} characters", "a longer one")
-    problems.check()
+        if longest is not None and longest > LONGEST_TEXT:
+            expected = f"text of at most {LONGEST_TEXT:,} characters"
+            reject_problems([Problem(name, None, expected, "a longer one")])
 
 
 def _is_compressed(message: bytes) -> bool:
@@ -163,11 +152,11 @@ def _find_field(message: bytes, table: int, index: int) -> int | None:
 
 def _check_table(names: list[str], facts: Facts) -> None:
     """Check that every feature is there, nothing is unknown, and no name comes twice."""
-    problems = Problems()
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        problems.add(name, None, "one column of this name", f"{names.count(name)}")
-    check_names(list(dict.fromkeys(names)), facts, problems)
-    problems.check()
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    reject_problems(
+        [Problem(name, None, "one column of this name", f"{names.count(name)}") for name in repeated]
+        + find_wrong_names(list(dict.fromkeys(names)), facts)
+    )
 
 
 def _is_text(types: Any, kind: Any) -> bool:
@@ -182,7 +171,7 @@ def _is_number(types: Any, kind: Any) -> bool:
     return types.is_integer(kind) or types.is_floating(kind) or decimal
 
 
-def _is_plain(types: Any, kind: Any) -> bool:
+def _is_plain(types: Any, column: Column, kind: Any) -> bool:
     dated = types.is_date(kind) or types.is_timestamp(kind)
     known = dated or types.is_null(kind) or types.is_boolean(kind)
     return known or _is_number(types, kind) or _is_text(types, kind)
@@ -203,73 +192,20 @@ def _is_fitting(types: Any, column: Column, kind: Any) -> bool:
             return text or types.is_date(kind) or types.is_timestamp(kind)
 
 
-def _read_column(pa: Any, column: Column, values: Any, problems: Problems) -> Any:
-    kind = values.type
-    if pa.types.is_null(kind) or pa.types.is_dictionary(kind):
-        values = values.cast(pa.string())
-    elif pa.types.is_decimal(kind):
-        values = values.cast(pa.float64())
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        return _read_texts(column, values.to_pandas(), problems)
-    match column.kind:
-        case "number":
-            numbers = np.asarray(values.cast(pa.float64(), safe=False).to_pandas(), dtype=np.float64)
-            wrong = np.asarray(values.is_valid()) & ~(np.abs(numbers) <= MAX_NUMBER)
-            for row in np.flatnonzero(wrong).tolist():
-                problems.add(
-                    column.name, row, f"a number of size {MAX_NUMBER:g} at most", describe_value(float(numbers[row]))
-                )
-            return numbers
-        case "boolean":
-            return np.array(values.to_pylist(), dtype=object)
-        case _:
-            seconds = np.asarray(values.cast(pa.timestamp("s"), safe=False).cast(pa.int64()).fill_null(0))
-            for row in np.flatnonzero((seconds < _DATES[0]) | (seconds > _DATES[1])).tolist():
-                problems.add(column.name, row, "a date of the years 1 to 9999", "one beyond them")
-            dates = pandas().to_datetime(values.cast(pa.timestamp("us"), safe=False).to_pandas(), errors="coerce")
-            return (dates if dates.dt.tz is not None else dates.dt.tz_localize("UTC")).array
-
-
-def _read_texts(column: Column, texts: Any, problems: Problems) -> Any:
-    """Read a column of text as a Batch holds it."""
-    long = np.asarray(texts.str.len() > MAX_TEXT, dtype=bool) if texts.notna().any() else np.zeros(len(texts), bool)
-    for row in np.flatnonzero(long).tolist():
-        problems.add(column.name, row, f"text of at most {MAX_TEXT:,} characters", "a longer one")
-    match column.kind:
-        case "number":
-            numbers = np.asarray(to_numbers(texts), dtype=np.float64)
-            given = np.asarray(texts.notna()) & ~(np.isnan(numbers) & column.mixed)
-            wrong = given & ~(np.abs(numbers) <= MAX_NUMBER)
-            _add_problems(column, texts, wrong, "a number", problems)
-            return numbers
-        case "boolean":
-            lowered = [None if text is None or text != text else str(text).strip().lower() for text in texts.tolist()]
-            wrong = np.array([text is not None and text not in _TRUTH for text in lowered])
-            _add_problems(column, texts, wrong, "true or false", problems)
-            return np.array([_TRUTH.get(text or "") for text in lowered], dtype=object)
-        case "category":
-            return np.asarray(texts.astype(object).where(texts.notna(), None))
-        case _:
-            return read_dates(column, texts, problems)
-
-
-def _add_problems(column: Column, texts: Any, wrong: Any, expected: str, problems: Problems) -> None:
-    for row in np.flatnonzero(wrong).tolist():
-        problems.add(column.name, row, expected, describe_value(texts.iloc[row]))
-
-
-def _read_keys(table: Any, facts: Facts, problems: Problems) -> dict[str, list[Any]]:
-    """Read the keys of the rows, as text where they are not numbers."""
-    names = [name for name in facts.key_names if name in table.column_names]
+def _read_batch(table: Any, facts: Facts) -> Batch:
+    """Read the cells of the features, and the keys, as text where they are not numbers."""
+    cells = {column.name: read_cells(column, table[column.name], strict=True) for column in facts.features}
     keys = {
         name: [
             value if value is None or isinstance(value, int | float) else str(value)
             for value in table[name].to_pylist()
         ]
-        for name in names
+        for name in facts.key_names
+        if name in table.column_names
     }
-    check_keys(keys, problems)
-    return keys
+    problems = [problem for each in cells.values() for problem in each.problems]
+    reject_problems(problems + find_wrong_keys(keys))
+    return Batch(facts.features, {name: each.values for name, each in cells.items()}, keys)
 
 
 def _make_error(expected: str, error: Exception) -> RequestError:

@@ -16,8 +16,7 @@ from onsphere.assessment import Assessment
 from onsphere.errors import OnsphereError
 from onsphere.service.arrow_rows import read_arrow, read_csv
 from onsphere.service.engine import Engine, Facts
-from onsphere.service.problems import RequestError
-from onsphere.service.replies import answer_rows, write_arrow, write_csv
+from onsphere.service.replies import RequestError, answer_rows, write_arrow, write_csv
 from onsphere.service.rows import Batch, join_batches, read_json
 from onsphere.service.settings import Settings
 from onsphere.service.store import Record
@@ -37,7 +36,7 @@ __all__ = [
 JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
 MEDIA_TYPES = (JSON, CSV, ARROW, "application/vnd.apache.arrow.file")
 
-_READERS = {JSON: read_json, CSV: read_csv, ARROW: read_arrow}
+_READERS = {CSV: read_csv, ARROW: read_arrow}
 _WRITERS = {CSV: write_csv, ARROW: write_arrow}
 _REJECTED_KEPT = 5  # rows of one request
 _ROWS_PER_CALL = 1_000  # of several requests that share a call of the model
@@ -142,7 +141,7 @@ def read_media_type(header: str) -> str:
     given = header.partition(";")[0].strip().lower()
     if given not in MEDIA_TYPES:
         raise RequestError(415, f"Expected a body of the type {', '.join(MEDIA_TYPES)}. Got {given[:100] or 'none'}.")
-    return given if given in _READERS else ARROW
+    return given if given in (JSON, CSV) else ARROW
 
 
 def assess_together(requests: Sequence[PendingRequest], settings: Settings) -> None:
@@ -151,20 +150,31 @@ def assess_together(requests: Sequence[PendingRequest], settings: Settings) -> N
     Each row gets the answer that it would get alone but for rounding, which depends on how many rows share a call, as
     it does for the rows of one request. A request that fails fails alone.
     """
-    waiting = [one for one in requests if one.future.set_running_or_notify_cancel()]
-    pairs = [(one, batch) for one in waiting if (batch := _read_rows(one, settings)) is not None]
+    to_read: dict[Any, list[PendingRequest]] = {}
+    for pending in requests:
+        if pending.future.set_running_or_notify_cancel():
+            to_read.setdefault(pending.engine if pending.media_type == JSON else pending, []).append(pending)
+    pairs = [pair for group in to_read.values() for pair in _read_group(group, settings.max_rows)]
     while pairs:
         group = _choose_group(pairs)
         pairs = [pair for pair in pairs if pair not in group]
         _assess_group(group, settings)
 
 
-def _read_rows(pending: PendingRequest, settings: Settings) -> Batch | None:
+def _read_group(group: list[PendingRequest], max_rows: int) -> list[tuple[PendingRequest, Batch]]:
+    """Read the rows of JSON requests for one model, or of one other request; those that cannot be read fail."""
+    facts, media_type = group[0].engine.facts, group[0].media_type
     try:
-        return _READERS[pending.media_type](pending.body, pending.engine.facts, max_rows=settings.max_rows)
+        bodies = [pending.body for pending in group]
+        if media_type == JSON:
+            return list(zip(group, read_json(bodies, facts, max_rows=max_rows), strict=True))
+        return [(group[0], _READERS[media_type](bodies[0], facts, max_rows=max_rows))]
     except Exception as error:
-        pending.future.set_exception(error)
-        return None
+        if len(group) == 1:
+            group[0].future.set_exception(error)
+            return []
+        # One of them is to blame, and the others must not suffer.
+        return [pair for pending in group for pair in _read_group([pending], max_rows)]
 
 
 def _choose_group(pairs: list[tuple[PendingRequest, Batch]]) -> list[tuple[PendingRequest, Batch]]:
@@ -189,21 +199,16 @@ def _assess_group(group: list[tuple[PendingRequest, Batch]], settings: Settings)
             group[0][0].future.set_exception(
                 RequestError(422, str(error)) if isinstance(error, OnsphereError) else error
             )
-        else:  # one of them is to blame, and the others must not suffer
+        else:  # here too
             for pair in group:
                 _assess_group([pair], settings)
         return
     ends = np.cumsum([len(batch) for _, batch in group]).tolist()
     for (pending, batch), start, end in zip(group, [0, *ends], ends, strict=False):
         try:
-            pending.future.set_result(_build_reply(pending, batch, _slice(result, start, end), settings))
+            pending.future.set_result(_build_reply(pending, batch, result[start:end], settings))
         except Exception as error:
             pending.future.set_exception(error)
-
-
-def _slice(result: Assessment, start: int, stop: int) -> Assessment:
-    found: dict[str, Any] = {name: values[start:stop] for name, values in result._arrays()}
-    return Assessment(**found, output_names=result.output_names)
 
 
 def _build_reply(pending: PendingRequest, batch: Batch, result: Assessment, settings: Settings) -> Reply:
@@ -225,5 +230,5 @@ def _build_reply(pending: PendingRequest, batch: Batch, result: Assessment, sett
 
 
 def _describe_rejected(result: Assessment, facts: Facts, batch: Batch, index: int, with_row: bool) -> dict[str, Any]:
-    described: dict[str, Any] = {"index": index, "answer": answer_rows(_slice(result, index, index + 1), facts)[0]}
+    described: dict[str, Any] = {"index": index, "answer": answer_rows(result[index : index + 1], facts)[0]}
     return described | {"row": batch.row(index), "key": batch.key(index)} if with_row else described

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from onsphere.service.problems import RequestError, send_error
+from onsphere.service.replies import RequestError, send_error
 from onsphere.service.settings import Keys, Settings, is_loopback
 
 __all__ = ["Limits", "Rates", "TimedConfig", "TimedProtocol", "read_key"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from onsphere.service.problems import RequestError, send_error
+from onsphere.service.replies import RequestError, send_error
 
 __all__ = ["JsonLines", "Metrics", "RequestLogger", "make_log_config"]
 

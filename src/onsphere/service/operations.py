@@ -22,12 +22,11 @@ from onsphere.service.batching import Batcher, PendingRequest, Reply, read_media
 from onsphere.service.databases import open_database
 from onsphere.service.engine import Facts, ServedModel
 from onsphere.service.logs import Metrics
-from onsphere.service.problems import RequestError
 from onsphere.service.recorder import Recorder
+from onsphere.service.replies import RequestError
 from onsphere.service.rows import Batch, join_batches
 from onsphere.service.settings import Keys, Settings
 from onsphere.service.store import Store
-from onsphere.table.encoder import plain_features
 
 __all__ = ["RecentRows", "Service", "find_hints"]
 
@@ -262,8 +261,8 @@ def find_hints(facts: Facts, batches: list[Batch]) -> list[str]:
     if not batches:
         return []
     try:
-        window, rows = Window(_WINDOW, facts.reference or {}), join_batches(facts, batches)
-        window.add(rows if facts.as_array else plain_features(rows, facts.features))
+        window = Window(_WINDOW, facts.reference or {})
+        window.add(join_batches(facts, batches))
         return [str(hint) for hint in window.compare() if hint.moved][:_MAX_HINTS]
     except Exception:  # whatever a file says about its columns, the alarm is shown
         return []

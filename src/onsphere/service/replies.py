@@ -1,20 +1,32 @@
-"""Write an assessment as a client gets it: JSON rows, CSV or Arrow."""
+"""Write what a client gets: answers as JSON rows, CSV or Arrow, and errors."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from onsphere.assessment import Assessment
 from onsphere.service.engine import Facts
+from onsphere.table.cells import Problem, describe_problems
 from onsphere.table.predict import answer_columns
 
-__all__ = ["answer_rows", "encode_json", "explain_rejection", "write_arrow", "write_csv"]
+__all__ = [
+    "RequestError",
+    "answer_rows",
+    "encode_json",
+    "explain_rejection",
+    "reject_problems",
+    "send_error",
+    "write_arrow",
+    "write_csv",
+]
 
+_MAX_PROBLEMS = 20  # listed in one answer
 _SCORES = ("uncertainty", "confidence", "expected_error", "direction_norm", "anchor_residual")
 
 
@@ -114,3 +126,46 @@ def _build_key(pa: Any, values: list[Any]) -> Any:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         return pa.array([None if value is None else str(value) for value in values])
+
+
+class RequestError(Exception):
+    """A request that cannot be answered with an assessment.
+
+    Parameters
+    ----------
+    status : int
+        The HTTP status.
+    detail : str
+        A sentence.
+    problems : sequence of Problem
+    """
+
+    def __init__(self, status: int, detail: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.problems = status, detail, problems
+
+    def to_json(self) -> bytes:
+        """Return the body of the answer."""
+        return encode_json({"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]})
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that an answer of this status needs."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
+        return {"retry-after": "1"} if self.status in (429, 503) else {}
+
+
+async def send_error(error: RequestError, send: Any) -> None:
+    """Send an error as JSON, from a layer around the application."""
+    body = error.to_json()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+def reject_problems(problems: Sequence[Problem]) -> None:
+    """Raise a RequestError that lists the first problems and counts the others, if there are any."""
+    if problems:
+        raise RequestError(422, describe_problems(problems), problems[:_MAX_PROBLEMS])

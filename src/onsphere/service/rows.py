@@ -1,138 +1,124 @@
-"""Read rows of JSON for a model, and check each value against its column."""
+"""Read rows of JSON, and hold the rows of a request as plain values, whatever format they came in."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from onsphere.service.engine import Facts
-from onsphere.service.problems import Problems, RequestError, describe_value
-from onsphere.table.columns import Column, pandas, to_dates
+from onsphere.service.replies import RequestError, reject_problems
+from onsphere.table.cells import (
+    LARGEST,
+    LONGEST_TEXT,
+    Problem,
+    describe_expected,
+    import_pandas,
+    is_unicode,
+    read_cells,
+    show_value,
+)
+from onsphere.table.columns import Column
 
-__all__ = [
-    "MAX_NUMBER",
-    "MAX_TEXT",
-    "Batch",
-    "check_keys",
-    "check_names",
-    "check_number_of_rows",
-    "join_batches",
-    "read_dates",
-    "read_json",
-]
+__all__ = ["Batch", "check_number_of_rows", "find_wrong_keys", "find_wrong_names", "join_batches", "read_json"]
 
-MAX_TEXT = 1_000  # characters: a longer text is no category, and would grow on its way to the model
-MAX_NUMBER = 3.4e38  # trees and networks compute in single precision
-_EXPECTED = {"number": "a number", "boolean": "true or false", "category": "text", "date": "a date"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows of one request, column by column, and their keys.
+    """The rows of one request.
 
     Attributes
     ----------
-    columns : dict
-        The features by name, in their order: numbers as an array of floats, booleans and text as one of objects with
-        None for missing, dates as one of pandas.
+    columns : tuple of Column
+        The features.
+    values : dict of array
+        What `read_cells` returned for each of them.
     keys : dict of list
+        The columns that name the rows.
     """
 
-    columns: dict[str, Any]
+    columns: tuple[Column, ...]
+    values: dict[str, Any]
     keys: dict[str, list[Any]]
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(next(iter(self.values.values())))
 
     def copy_last(self, n_rows: int) -> Batch:
-        """Copy the last rows without their keys, so that the memory of the whole body is freed."""
-        return Batch({name: values[-n_rows:].copy() for name, values in self.columns.items()}, {})
+        """Copy the last rows without their keys, so that the memory of the whole request is freed."""
+        return Batch(self.columns, {name: values[-n_rows:].copy() for name, values in self.values.items()}, {})
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return the features of a row as JSON values."""
-        return {name: _to_json_value(values[index]) for name, values in self.columns.items()}
+        """Return the features of a row as JSON values, dates as ISO text."""
+        return {column.name: _to_json_value(column, self.values[column.name][index]) for column in self.columns}
 
     def key(self, index: int) -> dict[str, Any]:
         """Return the keys of a row."""
         return {name: values[index] for name, values in self.keys.items()}
 
 
-def join_batches(facts: Facts, batches: Sequence[Batch]) -> Any:
-    """Return the rows of one or more requests as one DataFrame of the features, or as an array.
-
-    One for all of them, because a DataFrame of one row takes as long to build as one of a thousand.
-    """
-    columns = {
-        column.name: _join(column, [batch.columns[column.name] for batch in batches]) for column in facts.features
-    }
-    return np.column_stack(list(columns.values())) if facts.as_array else pandas().DataFrame(columns)
-
-
-def _join(column: Column, parts: list[Any]) -> Any:
+def _to_json_value(column: Column, value: Any) -> Any:
+    if value is None or value != value:
+        return None
     match column.kind:
-        case "number":
-            return np.concatenate(parts)
         case "boolean":
-            return pandas().array(np.concatenate(parts), dtype="boolean")
-        case "category":
-            return pandas().Series(np.concatenate(parts), dtype=object)
+            return bool(value)
+        case "date":
+            return (_EPOCH + timedelta(seconds=float(value))).isoformat()
+        case "number":
+            return float(value)
         case _:
-            return pandas().concat([pandas().Series(part) for part in parts], ignore_index=True)
+            return value
 
 
-def read_json(body: bytes, facts: Facts, *, max_rows: int) -> Batch:
-    """Read {"rows": [{"size": 1.5, …}, …]}; each row may also be a list, in the order of the features."""
+def join_batches(facts: Facts, batches: Sequence[Batch]) -> Any:
+    """Return the rows of one or more requests as one DataFrame of plain values, or as an array."""
+    joined = {
+        column.name: np.concatenate([batch.values[column.name] for batch in batches]) for column in facts.features
+    }
+    if facts.as_array:
+        return np.column_stack(list(joined.values()))
+    pandas = import_pandas()
+    return pandas.DataFrame({name: pandas.Series(values, dtype=values.dtype) for name, values in joined.items()})
+
+
+def read_json(bodies: Sequence[bytes], facts: Facts, *, max_rows: int) -> list[Batch]:
+    """Read the bodies of one or more requests: {"rows": [{"size": 1.5, …}, …]}.
+
+    A row may also be a list, in the order of the features. The cells of all requests are read at once, because one
+    cell takes about as long as a hundred. If anything is wrong with any of them, nothing is read.
+    """
+    tables = [_parse_table(body, facts, max_rows) for body in bodies]
+    cells = {
+        column.name: read_cells(column, [cell for table in tables for cell in table[column.name]], strict=True)
+        for column in facts.features
+    }
+    keys = [{name: table[name] for name in facts.key_names if name in table} for table in tables]
+    problems = [problem for each in cells.values() for problem in each.problems]
+    for table, named in zip(tables, keys, strict=True):
+        problems += find_wrong_keys(named) + _find_nested(table, facts)
+    reject_problems(problems)
+    first = facts.features[0].name
+    ends = np.cumsum([len(table[first]) for table in tables]).tolist()
+    return [
+        Batch(facts.features, {name: each.values[start:end] for name, each in cells.items()}, named)
+        for start, end, named in zip([0, *ends], ends, keys, strict=False)
+    ]
+
+
+def _parse_table(body: bytes, facts: Facts, max_rows: int) -> dict[str, list[Any]]:
+    """Return the cells of each column in a body."""
     given = _parse(body)
     if not isinstance(given, dict) or set(given) != {"rows"} or not isinstance(given["rows"], list):
         raise RequestError(422, 'Expected an object with a list of rows: {"rows": [{…}, …]}. Got something else.')
-    rows: list[Any] = given["rows"]
-    check_number_of_rows(len(rows), max_rows)
-    problems = Problems()
-    table = _transpose(rows, facts, problems)
-    problems.check()
-    columns = {column.name: _read_values(column, table[column.name], problems) for column in facts.features}
-    keys = {name: values for name, values in table.items() if name in facts.key_names}
-    check_keys(keys, problems)
-    for name in set(table) - {column.name for column in facts.features}:
-        for row, value in enumerate(table[name]):
-            if isinstance(value, list | dict):
-                problems.add(name, row, "a plain value", describe_value(value))
-    problems.check()
-    return Batch(columns, keys)
-
-
-def check_number_of_rows(n_rows: int, max_rows: int) -> None:
-    """Check that there is at least one row, and not too many."""
-    if n_rows == 0:
-        raise RequestError(422, "Expected at least one row. Got none.")
-    if n_rows > max_rows:
-        raise RequestError(413, f"Expected at most {max_rows:,} rows. Got {n_rows:,}. Send them in several requests.")
-
-
-def check_names(names: Sequence[str], facts: Facts, problems: Problems, *, row: int | None = None) -> None:
-    """Check that all features are there, and no unknown columns."""
-    given, known = set(names), facts.known_names
-    for column in facts.features:
-        if column.name not in given:
-            problems.add(column.name, row, _EXPECTED[column.kind], "no such column")
-    for name in names:
-        if name not in known:
-            problems.add(name, row, "no column of this name", "one that the model does not know")
-
-
-def check_keys(keys: dict[str, list[Any]], problems: Problems) -> None:
-    """Check that keys are short and finite: they go to the store, to the page and into the answer."""
-    for name, values in keys.items():
-        for row, value in enumerate(values):
-            if isinstance(value, str) and (len(value) > MAX_TEXT or not _is_unicode(value)):
-                problems.add(name, row, f"text of at most {MAX_TEXT:,} characters", describe_value(value))
-            elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
-                problems.add(name, row, f"a number of size {MAX_NUMBER:g} at most", describe_value(value))
+    check_number_of_rows(len(given["rows"]), max_rows)
+    return _transpose(given["rows"], facts)
 
 
 class _RepeatedError(ValueError):
@@ -166,8 +152,9 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _transpose(rows: list[Any], facts: Facts, problems: Problems) -> dict[str, list[Any]]:
-    """Turn a list of rows into the values of each column."""
+def _transpose(rows: list[Any], facts: Facts) -> dict[str, list[Any]]:
+    """Turn a list of rows into the cells of each column."""
+    problems: list[Problem] = []
     features = [column.name for column in facts.features]
     expected = set(features)
     table: dict[str, list[Any]] = {name: [] for name in features}
@@ -175,109 +162,65 @@ def _transpose(rows: list[Any], facts: Facts, problems: Problems) -> dict[str, l
     for index, row in enumerate(rows):
         if isinstance(row, list):
             if len(row) != len(features):
-                problems.add(None, index, f"{len(features)} values", f"{len(row)}")
+                problems.append(Problem(None, index, f"{len(features)} values", f"{len(row)}"))
                 continue
             row = dict(zip(features, row, strict=True))
         elif not isinstance(row, dict):
-            problems.add(None, index, "an object with the columns", describe_value(row))
+            problems.append(Problem(None, index, "an object with the columns", show_value(row)))
             continue
         elif row.keys() != expected:
-            check_names(list(row), facts, problems, row=index)
+            problems += find_wrong_names(list(row), facts, row=index)
         for name in features:
             table[name].append(row.get(name))
         for name in others & row.keys():
             # Earlier rows did not have it, so it is missing there.
             table.setdefault(name, []).extend([None] * (index - len(table.get(name, []))))
             table[name].append(row[name])
+    reject_problems(problems)
     for name in others & table.keys():
         table[name].extend([None] * (len(rows) - len(table[name])))
     return table
 
 
-def _read_values(column: Column, values: list[Any], problems: Problems) -> Any:
-    """Read the values of one column as a Batch holds them; null is missing."""
-    match column.kind:
-        case "number":
-            return np.array([_read_number(column, row, value, problems) for row, value in enumerate(values)])
-        case "boolean":
-            found = [_read_boolean(column, row, value, problems) for row, value in enumerate(values)]
-            return np.array(found, dtype=object)
-        case "category":
-            found = [_read_text(column, row, value, problems) for row, value in enumerate(values)]
-            return np.array(found, dtype=object)
-        case _:
-            texts = [_read_text(column, row, value, problems) for row, value in enumerate(values)]
-            return read_dates(column, pandas().Series(texts, dtype=object), problems)
+def _find_nested(table: dict[str, list[Any]], facts: Facts) -> list[Problem]:
+    """List the cells that are no plain values in columns that are not features."""
+    others = table.keys() - {column.name for column in facts.features}
+    return [
+        Problem(name, row, "a plain value", show_value(value))
+        for name in others
+        for row, value in enumerate(table[name])
+        if isinstance(value, list | dict)
+    ]
 
 
-def _read_number(column: Column, row: int, value: Any, problems: Problems) -> float:
-    if value is None:
-        return math.nan
-    number = math.nan
-    try:
-        if (isinstance(value, int | float) and not isinstance(value, bool)) or (
-            isinstance(value, str) and column.written_as_text
-        ):
-            number = float(value)
-    except (OverflowError, ValueError):
-        if isinstance(value, str) and column.mixed:
-            return math.nan
-    if not abs(number) <= MAX_NUMBER:
-        large = isinstance(value, int | float) and not isinstance(value, bool)
-        problems.add(
-            column.name, row, f"a number of size {MAX_NUMBER:g} at most" if large else "a number", describe_value(value)
-        )
-    return number
+def check_number_of_rows(n_rows: int, max_rows: int) -> None:
+    """Check that there is at least one row, and not too many."""
+    if n_rows == 0:
+        raise RequestError(422, "Expected at least one row. Got none.")
+    if n_rows > max_rows:
+        raise RequestError(413, f"Expected at most {max_rows:,} rows. Got {n_rows:,}. Send them in several requests.")
 
 
-def _read_boolean(column: Column, row: int, value: Any, problems: Problems) -> bool | None:
-    if isinstance(value, str) and column.written_as_text and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if value is None or isinstance(value, bool):
-        return value
-    problems.add(column.name, row, "true or false", describe_value(value))
-    return None
+def find_wrong_names(names: Sequence[str], facts: Facts, *, row: int | None = None) -> list[Problem]:
+    """List the features that are not among the names, and the names that the model does not know."""
+    given, known = set(names), facts.known_names
+    missing = [column for column in facts.features if column.name not in given]
+    unknown = [name for name in names if name not in known]
+    return [Problem(column.name, row, describe_expected(column), "no such column") for column in missing] + [
+        Problem(name, row, "no column of this name", "one that the model does not know") for name in unknown
+    ]
 
 
-def _read_text(column: Column, row: int, value: Any, problems: Problems) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        problems.add(column.name, row, _EXPECTED[column.kind], describe_value(value))
-        return None
-    if len(value) > MAX_TEXT:
-        problems.add(column.name, row, f"text of at most {MAX_TEXT:,} characters", f"{len(value):,} characters")
-        return None
-    if not value.isascii() and not _is_unicode(value):
-        problems.add(column.name, row, "text", "half of a surrogate pair")
-        return None
-    return value
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def read_dates(column: Column, texts: Any, problems: Problems) -> Any:
-    """Read text as dates; other text is a problem, unless there was some among the dates in training."""
-    dates = to_dates(texts, column.date_format or "ISO8601")
-    wrong = np.asarray(dates.isna() & texts.notna())
-    if not column.mixed:
-        written = "2024-01-31" if column.date_format in (None, "ISO8601") else column.date_format
-        for row in np.flatnonzero(wrong).tolist():
-            problems.add(column.name, row, f"a date, written as {written}", describe_value(texts.iloc[row]))
-    return dates.array
-
-
-def _to_json_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    if value is None or str(value) in ("nan", "<NA>", "NaT"):
-        return None
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    return value.item() if hasattr(value, "item") else value
+def find_wrong_keys(keys: dict[str, list[Any]]) -> list[Problem]:
+    """List the keys that are long or infinite: they go to the store, to the page and into the answer."""
+    problems: list[Problem] = []
+    for name, values in keys.items():
+        for row, value in enumerate(values):
+            if isinstance(value, str) and (len(value) > LONGEST_TEXT or not is_unicode(value)):
+                expected = f"text of at most {LONGEST_TEXT:,} characters"
+            elif isinstance(value, int | float) and not abs(value) <= LARGEST:
+                expected = f"a number of size {LARGEST:g} at most"
+            else:
+                continue
+            problems.append(Problem(name, row, expected, show_value(value)))
+    return problems

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from onsphere.service.batching import ARROW, CSV, JSON, MEDIA_TYPES
 from onsphere.service.engine import Facts
-from onsphere.service.rows import MAX_NUMBER, MAX_TEXT
+from onsphere.table.cells import LARGEST, LONGEST_TEXT
 from onsphere.table.columns import Column
 
 __all__ = [
@@ -252,18 +252,18 @@ def build_body_schema(facts: Facts, max_rows: int) -> dict[str, Any]:
 
 
 _ANYTHING: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
-_KEY = _ANYTHING | {"maxLength": MAX_TEXT, "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}
+_KEY = _ANYTHING | {"maxLength": LONGEST_TEXT, "minimum": -LARGEST, "maximum": LARGEST}
 
 
 def _build_column_schema(column: Column) -> dict[str, Any]:
     match column.kind:
         case "number":
             types = ["number", "null", *(["string"] if column.written_as_text else [])]
-            return {"type": types, "minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}
+            return {"type": types, "minimum": -LARGEST, "maximum": LARGEST}
         case "boolean":
             return {"type": ["boolean", "null", *(["string"] if column.written_as_text else [])]}
         case "category":
-            return {"type": ["string", "null"], "maxLength": MAX_TEXT}
+            return {"type": ["string", "null"], "maxLength": LONGEST_TEXT}
         case _:
             schema: dict[str, Any] = {"type": ["string", "null"], "description": "A date or a date with a time."}
             return schema | ({"format": "date"} if column.date_format in (None, "ISO8601") else {})
