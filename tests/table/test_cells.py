@@ -94,6 +94,12 @@ def test_text_that_was_read_stays_as_it_is():
         (DATE, ["2024-01-01", "tomorrow"], "a date, written as 2024-01-31", "the text 'tomorrow'"),
         (Column("x", "date", date_format="%d.%m.%Y"), [None, "?"], "a date, written as %d.%m.%Y", "the text '?'"),
         (DATE, pa.array([0, 2**55], pa.timestamp("s")), "a date of the years 1 to 9999", "1141709097-06-13 06:26:08"),
+        (
+            DATE,
+            pa.array([0, -(2**60)], pa.timestamp("us", "Asia/Tokyo")),
+            "a date of the years 1 to 9999",
+            "-34565-05-17T02:29:53.153024",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_missing_and_a_problem(column, raw, expected, got):

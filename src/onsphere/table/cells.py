@@ -207,7 +207,10 @@ def show_value(value: Any) -> str:
         case dict():
             return "an object"
         case _:
-            return _shorten(str(value))
+            try:
+                return _shorten(str(value))
+            except NotImplementedError:  # pandas cannot write years beyond 1 to 9999, but numpy can
+                return str(value.to_numpy())
 
 
 def _shorten(text: str) -> str:
