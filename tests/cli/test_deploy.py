@@ -81,7 +81,7 @@ def test_without_rows_a_graph_is_compared_on_drawn_ones(folder):
     """As it is written in the specification: `onsphere export model.onsphere model.onnx`."""
     result = run("export", "model.onsphere", "model.onnx")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Compared on 1,000 rows drawn column by column from what the model file says" in result.stdout
+    assert "Compared on 1,000 rows drawn column by column from the summary of each column" in result.stdout
     assert "Largest difference: value" in result.stdout
     _, facts = open_graph("model.onnx")
     assert facts["parity"]["rows"].startswith("rows drawn column by column")

@@ -292,14 +292,14 @@ def test_bad_scores_are_rejected_and_change_nothing(scores, message):
 
 
 def test_anchor_residuals_are_needed_only_if_they_are_watched():
-    with pytest.raises(InvalidInputError, match=r"Expected no anchor_residual.*anchor_residuals="):
+    with pytest.raises(InvalidInputError, match=r"Expected no anchor_residual.*made without anchor_residuals"):
         DriftMonitor(normal(10)).update(1.0, anchor_residual=1.0)
     both = DriftMonitor(normal(10), anchor_residuals=normal(10), reference=normal((10, 2)))
-    with pytest.raises(InvalidInputError, match=r"Expected an anchor_residual for every row.*Lift"):
+    with pytest.raises(InvalidInputError, match=r"Expected an anchor_residual.*made with anchor_residuals.*Lift"):
         both.update(1.0)
     with pytest.raises(InvalidInputError, match="inconsistent numbers of samples"):
         both.update([1.0, 2.0], anchor_residual=1.0)
-    with pytest.raises(InvalidInputError, match=r"Expected an anchor_residual for every row"):
+    with pytest.raises(InvalidInputError, match=r"Expected an anchor_residual"):
         both.observe(normal((3, 2)), assess(normal(3)))
     assert both.n_seen == 0
 
@@ -317,9 +317,9 @@ def test_comparing_columns_needs_a_reference_and_rows():
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (normal((3, 3)), r"Expected the 2 columns.*Got 3, of which \['2'\] are unknown, and none are missing"),
-        (normal((3, 1)), r"none are unknown, and \['1'\] are missing"),
-        (pd.DataFrame(normal((3, 2)), columns=["a", "b"]), r"\['a', 'b'\] are unknown"),
+        (normal((3, 3)), r"Expected the 2 columns.*Got 3; unknown are \['2'\], and missing are none"),
+        (normal((3, 1)), r"unknown are none, and missing are \['1'\]"),
+        (pd.DataFrame(normal((3, 2)), columns=["a", "b"]), r"unknown are \['a', 'b'\]"),
         (normal((2, 2)), "inconsistent numbers of samples"),
         (normal(3), r"Expected X of shape \(n, p\)"),
         (csr_matrix(normal((3, 2))), "toarray"),

@@ -66,7 +66,7 @@ GRAPHS = {name: compile_graph(read_by(*case)[0], read_by(*case)[1]) for name, ca
 @given(data=st.data())
 def test_decoding_agrees_with_the_library(name, data):
     read, width, layout = read_by(*CASES[name])
-    table = data.draw(tables(width)) + 0.0  # an angle tells -0 from 0
+    table = data.draw(tables(width)) + 0.0  # the angles of -0 and 0 differ
     value, sigma, score = GRAPHS[name](table)
     expected = read(table)
     size = 10.0 + np.abs(table).max()

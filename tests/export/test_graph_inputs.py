@@ -65,9 +65,9 @@ def test_models_of_tables_take_the_raw_columns(backbone, classes, tmp_path):
     if backbone == "kernel":
         fitted.estimator.set_params(kernel__n_components=50)
     fitted.fit(frame, target).set_threshold(AcceptShare(0.9))
-    asked = frame.copy()
-    asked.loc[3, "shop"] = "unheard of"
-    parity = export_onnx(fitted, tmp_path / "model.onnx", X=asked)
+    rows = frame.copy()
+    rows.loc[3, "shop"] = "unknown"
+    parity = export_onnx(fitted, tmp_path / "model.onnx", X=rows)
     assert max(parity.relative.values()) < 1e-10
     session, metadata = open_graph(tmp_path / "model.onnx")
     assert [given.name for given in session.get_inputs()] == ["size", "column value", "shop", "new", "day"]
@@ -221,7 +221,7 @@ def test_models_of_tables_are_compared_on_drawn_rows(backbone, task, tmp_path):
     fit.model.set_threshold(AcceptShare(0.8))
     parity = export_onnx(fit.model, tmp_path / "model.onnx", summary=fit.summary())
     assert max(parity.relative.values()) < 1e-9
-    assert str(parity).startswith("Compared on 1,000 rows drawn column by column from what the model file says")
+    assert str(parity).startswith("Compared on 1,000 rows drawn column by column from the summary of each column")
 
 
 def test_numbers_drawn_between_the_largest_floats_are_finite():

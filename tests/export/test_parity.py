@@ -87,7 +87,7 @@ def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path
     given = ["label", "probabilities", "set"] if task == "classes" else ["value", "sigma", "lower", "upper"]
     assert set(parity.largest) == {*given, "uncertainty", "confidence", "accepted"}
     assert max(parity.relative.values()) < MEASURED
-    # The figures are those of the file, asked by hand and compared by numpy.
+    # The figures are those of the file, which numpy confirms.
     session, metadata = open_graph(tmp_path / "model.onnx")
     some = make_extreme_rows(X)[::10]
     names = [output.name for output in session.get_outputs()]
@@ -123,7 +123,7 @@ def test_frozen_heads_answer_as_in_python(task, kind, tmp_path):
     assert parity.n_rows == 10_000
     assert max(parity.relative.values()) < MEASURED
     assert not head.assess(given[-1:]).accepted[0]  # so far away that there is nothing to say
-    # Of the copies of calibration rows, those whose uncertainty is the threshold itself.
+    # Copies of calibration rows whose uncertainty is the threshold itself.
     assert parity.n_flag_differs < 20
 
 

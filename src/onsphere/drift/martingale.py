@@ -104,12 +104,10 @@ class Evidence:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Continue from what `state` returned."""
-        ranks = Ranks.from_state(state["ranks"])
         evidence = cls.__new__(cls)
-        evidence.ranks, evidence.n_seen, evidence.log_capital = ranks, int(state["n_seen"]), float(state["log_capital"])
-        evidence.log_gain, evidence.log_stakes = (
-            np.array(state[name], dtype=np.float64) for name in ("log_gain", "log_stakes")
-        )
+        evidence.ranks = Ranks.from_state(state["ranks"])
+        evidence.n_seen, evidence.log_capital = int(state["n_seen"]), float(state["log_capital"])
+        evidence.log_gain, evidence.log_stakes = (np.array(state[name], float) for name in ("log_gain", "log_stakes"))
         if not (evidence.log_gain.shape == evidence.log_stakes.shape == (N_PLAYERS,)):
             raise InvalidInputError(f"it does not hold the capital of {N_PLAYERS} players")
         return evidence

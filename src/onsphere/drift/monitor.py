@@ -162,12 +162,10 @@ class DriftMonitor:
         """
         watched = len(self._games) > 1
         if watched != (anchor_residual is not None):
+            expected, got, how = ("an", "none", "with") if watched else ("no", "one", "without")
             raise InvalidInputError(
-                "Expected an anchor_residual for every row, because the monitor watches it. Got none. Pass "
-                "assessment.anchor_residual, which only models with a Lift embedding have."
-                if watched
-                else "Expected no anchor_residual, because the monitor does not watch it. Got one. Leave it out, or "
-                "give the monitor those of the calibration rows: anchor_residuals=."
+                f"Expected {expected} anchor_residual, because the monitor was made {how} anchor_residuals. Got {got}. "
+                "Pass assessment.anchor_residual, of a model with a Lift embedding, to both or to neither."
             )
         scores = [_check_scores("uncertainty", uncertainty)]
         if watched:
@@ -242,15 +240,7 @@ class DriftMonitor:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """Make a monitor that continues where `state` was called.
-
-        Examples
-        --------
-        >>> monitor = DriftMonitor([0.1, 0.2, 0.3])
-        >>> again = DriftMonitor.from_state(monitor.state())
-        >>> bool(again.update(0.25).p_values == monitor.update(0.25).p_values)
-        True
-        """
+        """Make a monitor that continues, to the last bit, where `state` was called."""
         got: object = state.get("format") if isinstance(state, dict) else state  # type: ignore[reportUnnecessaryIsInstance]
         if got != _FORMAT:
             raise InvalidInputError(

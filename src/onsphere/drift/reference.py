@@ -78,11 +78,10 @@ def read_rows(X: Any, reference: Reference, n_last: int) -> dict[str, list[Any]]
     """Return the last rows of X by column, as plain values of the kinds that the reference has."""
     columns = _split_columns(X)
     if set(columns) != set(reference):
-        missing = sorted(set(reference) - set(columns))
-        unknown = sorted(set(columns) - set(reference))
+        missing, unknown = sorted(set(reference) - set(columns)), sorted(set(columns) - set(reference))
         raise InvalidInputError(
-            f"Expected the {len(reference)} columns of the reference rows. Got {len(columns)}, of which "
-            f"{unknown or 'none'} are unknown, and {missing or 'none'} are missing. Pass the same columns."
+            f"Expected the {len(reference)} columns of the reference rows. Got {len(columns)}; unknown are "
+            f"{unknown or 'none'}, and missing are {missing or 'none'}. Pass the same columns."
         )
     return {name: _read_like(summary, name, columns[name][-n_last:]) for name, summary in reference.items()}
 

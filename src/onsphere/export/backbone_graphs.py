@@ -68,7 +68,7 @@ def _walk_parts(backbone: Any) -> Generator[Any]:
 
 
 def convert_steps(steps: list[Any], x: GraphArray) -> GraphArray:
-    """Run rows of numbers through the steps, the last of which predicts."""
+    """Run rows of numbers through the steps; the last one predicts."""
     for step in steps:
         x = _convert_step(step, x)
     return x

@@ -33,9 +33,7 @@ from onsphere.table.encoder import TableEncoder
 
 __all__ = ["OUTPUTS", "check_exportable", "compute_half_widths", "convert_model", "project_to_simplex"]
 
-OUTPUTS = (
-    *("value", "label", "probabilities", "uncertainty", "sigma", "lower", "upper", "set", "confidence", "accepted"),
-)
+OUTPUTS = ("value", "label", "probabilities", "uncertainty", "sigma", "lower", "upper", "set", "confidence", "accepted")
 
 Outputs = dict[str, GraphArray]
 

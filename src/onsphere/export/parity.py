@@ -21,7 +21,7 @@ __all__ = ["DRAWN", "GIVEN", "Parity", "compare_answers"]
 
 # Which rows were compared.
 GIVEN = "given rows"
-DRAWN = "rows drawn column by column from what the model file says of its columns, some values missing or unknown"
+DRAWN = "rows drawn column by column from the summary of each column, some values missing or unknown"
 
 # How far two computations may differ, relative to the size of the result.
 _DOUBLE, _SINGLE = 1e-9, 1e-5
@@ -197,7 +197,7 @@ def _explain(backbone: Any, rounding: float) -> str:
     if _DOUBLE < rounding < _SINGLE:
         enlarged = f"{compute_amplification(backbone):,.0f} times"
         source += f", which a kernel whose landmarks nearly coincide enlarges up to {enlarged}"
-    parts.append(f"{source}: differences of up to {rounding:g} of an answer's size are let pass as rounding.")
+    parts.append(f"{source}: differences of up to {rounding:g} of an answer's size count as rounding.")
     parts.append(
         f"Near zero a root makes that up to {rounding**0.5:.1g} for sigma, lower and upper. Confidence and decisions "
         "can differ only for rows whose uncertainty is that close to a calibration row or to the threshold."
