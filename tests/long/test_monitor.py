@@ -32,8 +32,8 @@ def n_alarms(highest, alpha):
     return int(np.sum(np.array(highest) >= -math.log(alpha)))
 
 
-def assert_kept(highest):
-    """Of the highest log-capital of each stream."""
+def check_promise(highest):
+    """Check the highest log-capital of each stream."""
     for alpha in ALPHAS:
         found = n_alarms(highest, alpha)
         print(f"alpha {alpha}: {found} of {N_STREAMS} streams alarmed")
@@ -51,7 +51,7 @@ def test_at_most_alpha_of_the_streams_without_drift_ever_alarm(kind):
         highest.append(update.log_capital.max())
         alarms += update.alarm
     assert alarms == n_alarms(highest, ALPHAS[1])
-    assert_kept(highest)
+    check_promise(highest)
 
 
 def test_two_games_on_dependent_scores_keep_alpha_together():
@@ -63,11 +63,11 @@ def test_two_games_on_dependent_scores_keep_alpha_together():
         monitor = DriftMonitor(first[:N_CALIBRATION], anchor_residuals=second[:N_CALIBRATION], random_state=seed)
         update = monitor.update(first[N_CALIBRATION:], anchor_residual=second[N_CALIBRATION:])
         highest.append(update.log_capital.max())
-    assert_kept(highest)
+    check_promise(highest)
 
 
 def test_p_values_against_the_calibration_alone_would_break_the_promise():
-    """Why scores of the stream join the bag: the same bets on such p-values alarm far too often."""
+    """The same bets on such p-values alarm far too often; this is why the stream is ranked too."""
     rng = np.random.default_rng(2)
     highest = []
     for seed in range(N_STREAMS):
