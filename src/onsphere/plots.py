@@ -4,7 +4,10 @@ Arrays are those of `onsphere.metrics`: one entry per row, errors of at least 0,
 scores higher where less trustworthy. Without `ax`, a matplotlib Axes, a new figure is made. A plot with a `label`, the
 name of a method, can be drawn again on the same axes to compare methods. Every number comes from `onsphere.metrics`
 and from all rows given, even if only some are drawn. The colours are safe for colour-blind readers, and no background
-is painted, so that a plot fits a light or a dark style. The colours and styles are public, for plots of your own.
+is painted, so that a plot fits a light or a dark style.
+
+For plots of your own, `PALETTE` has the colours in their order, and `BLUE`, `ORANGE`, `VERMILLION` and `GREY` some of
+them by name; `REFERENCE` is the style of a line to compare with, and `LEGEND` that of a legend.
 """
 
 from __future__ import annotations

@@ -104,10 +104,8 @@ class MeasuredRows:
     @property
     def intervals(self) -> tuple[Floats, Floats, Floats]:
         """Return predictions, lower ends and upper ends, each of shape (n, D)."""
-        value, lower, upper = (
-            as_columns(np.asarray(each))
-            for each in (self.assessment.value, self.assessment.lower, self.assessment.upper)
-        )
+        result = self.assessment
+        value, lower, upper = (as_columns(np.asarray(each)) for each in (result.value, result.lower, result.upper))
         return value, lower, upper
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Whether the rows of a second table are like those of the report, without knowing their targets."""
+"""Compare the rows of a second table with those of the report, without knowing their targets."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.metrics._checks import pick_evenly
 from onsphere.report.elements import Picture, Section, Table, draw_picture, make_table, style_axes
 from onsphere.report.formatting import format_number, format_percent, shorten
-from onsphere.report.measured_rows import (
-    CHANCE_LEVEL,
-    FEWEST_ROWS,
-    OWNER,
-    Feature,
-    MeasuredRows,
-    read_features,
-    to_frame,
-)
+from onsphere.report.measured_rows import CHANCE_LEVEL, FEWEST_ROWS, Feature, MeasuredRows, read_features, to_frame
 
 __all__ = ["ColumnShift", "compare_columns", "show_shift"]
 
@@ -31,10 +23,7 @@ MOST_COLUMNS, N_BINS, N_POINTS = 15, 30, 500
 
 
 class ColumnShift(NamedTuple):
-    """How far a column has moved: from 0, not at all, to 1, no value in common.
-
-    `p_value` is how often chance alone moves a column as far.
-    """
+    """The distance a column has moved, from 0 to 1 (no value in common), and how often chance alone moves it so far."""
 
     name: str
     distance: float
@@ -48,10 +37,10 @@ def show_shift(rows: MeasuredRows, model: Any, X_shifted: Any, name: str) -> Sec
     other = model.assess(X_shifted, coverage=rows.coverage)
     if len(other) < FEWEST_ROWS:
         raise InvalidInputError(
-            f"{OWNER} needs at least {FEWEST_ROWS} rows in X_shifted. Got {len(other)}. Pass more rows."
+            f"write_report needs at least {FEWEST_ROWS} rows in X_shifted. Got {len(other)}. Pass more rows."
         )
     here, there = rows.assessment.uncertainty, _replace_infinite(rows.assessment.uncertainty, other.uncertainty)
-    features = zip(read_features(rows.frame), read_features(to_frame(model, X_shifted)), strict=True)
+    features = zip(rows.features, read_features(to_frame(model, X_shifted)), strict=True)
     shifts = sorted((compare_columns(*pair) for pair in features), key=lambda shift: -shift.distance)
     level = CHANCE_LEVEL / len(shifts)
     moved = [shift.name for shift in shifts if shift.p_value < level]
