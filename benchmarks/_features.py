@@ -1,6 +1,6 @@
 """The features of CIFAR-10 ResNets on all image sets, extracted once and kept on disk.
 
-They lie in the FOLDER that a benchmark is called with, by default `~/.cache/onsphere/features`.
+They are kept in the FOLDER that a benchmark is called with, by default `~/.cache/onsphere/features`.
 """
 
 import sys
@@ -22,24 +22,24 @@ OOD = IMAGE_SETS[1:]
 
 
 @cache
-def images(name):
+def load_images(name):
     if name == "train":
         return load_cifar10("train")
     return load_image_set("CIFAR-10" if name == "test" else name)
 
 
-def normalised(pictures):
-    """Pictures (n, 32, 32, 3) of bytes as the networks want them."""
+def normalize_pictures(pictures):
+    """Return pictures (n, 32, 32, 3) of bytes as the networks expect them."""
     return normalize_images(torch.as_tensor(pictures).permute(0, 3, 1, 2))
 
 
-def _batch(rows):
+def _join_batch(rows):
     pictures, labels = zip(*rows, strict=True)
-    return normalised(torch.stack(pictures)), torch.stack(labels)
+    return normalize_pictures(torch.stack(pictures)), torch.stack(labels)
 
 
 @cache
-def pretrained(network):
+def load_network(network):
     model = NETWORKS[network]()
     name = network.lower().replace("-", "")
     model.load_state_dict(load_file(data_folder() / "weights" / f"cifar10_{name}.safetensors"))
@@ -47,21 +47,21 @@ def pretrained(network):
 
 
 @cache
-def table(network, name, layer="last"):
-    """Features (n, p) of one set."""
+def load_features(network, name, layer="last"):
+    """Return the features (n, p) of one set."""
     path = FOLDER / f"{network} {layer} {name}.npy"
     if not path.exists():
         print(f"extracting {path.stem}")
         FOLDER.mkdir(parents=True, exist_ok=True)
-        data = TensorDataset(*map(torch.from_numpy, images(name)))
-        loader = DataLoader(data, batch_size=250, collate_fn=_batch)
-        np.save(path, features(pretrained(network), loader, layer=None if layer == "last" else layer)[0])
+        data = TensorDataset(*map(torch.from_numpy, load_images(name)))
+        loader = DataLoader(data, batch_size=250, collate_fn=_join_batch)
+        np.save(path, features(load_network(network), loader, layer=None if layer == "last" else layer)[0])
     return np.load(path).astype(np.float64)
 
 
 @cache
-def logits(network, name):
-    """Logits (n, 10) of one set: the last layer on its features."""
-    linear = pretrained(network).linear
+def load_logits(network, name):
+    """Return the logits (n, 10) of one set: the last layer on its features."""
+    linear = load_network(network).linear
     weight, bias = linear.weight.detach().double().numpy(), linear.bias.detach().double().numpy()
-    return table(network, name) @ weight.T + bias
+    return load_features(network, name) @ weight.T + bias

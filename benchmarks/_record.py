@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine and versions beside the numbers, as JSON and Markdown."""
+"""Write the results of a benchmark as JSON and Markdown, with the machine and the versions."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "results"
 
 
-def machine() -> dict:
+def describe_machine() -> dict:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
     packages = ("onsphere", "numpy", "scipy", "scikit-learn")
@@ -26,7 +26,7 @@ def record(name: str, *, about: str, rows: list[dict], **more) -> None:
     """Write results/NAME.json and results/NAME.md, and print the table."""
     RESULTS.mkdir(exist_ok=True)
     command = f"python benchmarks/{Path(sys.argv[0]).name}"
-    result = {"name": name, "about": about, "command": command, **more, "rows": rows, "machine": machine()}
+    result = {"name": name, "about": about, "command": command, **more, "rows": rows, "machine": describe_machine()}
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     head = list(rows[0])
     lines = [
@@ -36,9 +36,9 @@ def record(name: str, *, about: str, rows: list[dict], **more) -> None:
         "",
         "| " + " | ".join(head) + " |",
         "|" + "---|" * len(head),
-        *("| " + " | ".join(_cell(row.get(column)) for column in head) + " |" for row in rows),
+        *("| " + " | ".join(_format_cell(row.get(column)) for column in head) + " |" for row in rows),
         "",
-        *(f"- {key.replace('_', ' ')}: {_cell(value)}" for key, value in more.items()),
+        *(f"- {key.replace('_', ' ')}: {_format_cell(value)}" for key, value in more.items()),
         "",
         f"`{command}` on {result['machine']['cpu']}, {result['machine']['cores']} cores, Python "
         f"{result['machine']['python']}, "
@@ -50,5 +50,5 @@ def record(name: str, *, about: str, rows: list[dict], **more) -> None:
     print("\n".join(lines))
 
 
-def _cell(value) -> str:
+def _format_cell(value) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)

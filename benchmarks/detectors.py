@@ -6,7 +6,7 @@ Features are extracted once and kept in FOLDER (by default `~/.cache/onsphere/fe
 """
 
 import numpy as np
-from _features import OOD, images, logits, normalised, pretrained, table
+from _features import OOD, load_features, load_images, load_logits, load_network, normalize_pictures
 from _record import record
 from rich.progress import track
 
@@ -37,7 +37,7 @@ N_IMAGES = 2000
 
 
 def row(method, score):
-    """AUROC and FPR@95 in percent on each set and their means, for a function from the name of a set to scores."""
+    """Return AUROC and FPR@95 in percent on each set and their means; `score` maps the name of a set to scores."""
     inside = score("test")
     outside = {name: score(name) for name in OOD}
     each = {name: 100 * auroc(inside, scores) for name, scores in outside.items()}
@@ -52,22 +52,24 @@ def row(method, score):
 
 
 def some(values):
-    """At most so many of a set, spread evenly."""
+    """Return at most N_IMAGES of a set, spread evenly."""
     return values[np.linspace(0, len(values) - 1, min(N_IMAGES, len(values))).astype(int)]
 
 
-train, labels = table(NETWORK, "train"), images("train")[1]
+train, labels = load_features(NETWORK, "train"), load_images("train")[1]
 rows = []
 for method, detector in track(DETECTORS.items(), "detectors"):
-    detector.fit(train, logits(NETWORK, "train"), labels)
-    rows.append(row(method, lambda name: detector.score(table(NETWORK, name), logits(NETWORK, name))))  # noqa: B023
+    detector.fit(train, load_logits(NETWORK, "train"), labels)
+    rows.append(row(method, lambda name: detector.score(load_features(NETWORK, name), load_logits(NETWORK, name))))  # noqa: B023
 head = FrozenHead("joint", random_state=0).fit(train, labels)
-rows.append(row("FrozenHead", lambda name: head.predict_uncertainty(table(NETWORK, name))))
+rows.append(row("FrozenHead", lambda name: head.predict_uncertainty(load_features(NETWORK, name))))
 few = f"{N_IMAGES:,} images of each set"
 msp = DETECTORS["MSP"]
-rows.append(row(f"MSP, {few}", lambda name: msp.score(some(table(NETWORK, name)), some(logits(NETWORK, name)))))
-odin = ODIN(pretrained(NETWORK))
-rows.append(row(f"ODIN, {few}", lambda name: odin.score(normalised(some(images(name)[0])))))
+rows.append(
+    row(f"MSP, {few}", lambda name: msp.score(some(load_features(NETWORK, name)), some(load_logits(NETWORK, name))))
+)
+odin = ODIN(load_network(NETWORK))
+rows.append(row(f"ODIN, {few}", lambda name: odin.score(normalize_pictures(some(load_images(name)[0])))))
 
 means = {each["method"]: each["mean AUROC"] for each in rows}
 record(

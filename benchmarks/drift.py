@@ -28,7 +28,7 @@ def scores_of(model, rows):
 
 
 def pools(name):
-    """Scores (u, a) of rows that were not trained on: as they are, and with noise of each size."""
+    """Return the scores (u, a) of rows that were not trained on: as they are, and with noise of each size."""
     X, y = load_uci(name)
     rng = np.random.default_rng(0)
     train, held = np.split(rng.permutation(len(y)), [int(0.6 * len(y))])
@@ -52,7 +52,7 @@ def capital_on_both(calibration, stream, seed):
 
 
 def distances(calibrations, streams, window):
-    """Kolmogorov–Smirnov distance of the last `window` scores from the calibration, per stream and row; 0 before."""
+    """Return the Kolmogorov–Smirnov distance of the last `window` scores from the calibration; 0 before."""
     n_streams, n_rows = streams.shape
     ranked = np.sort(calibrations, axis=1)
     n = ranked.shape[1]
@@ -80,18 +80,18 @@ def distances(calibrations, streams, window):
     return result
 
 
-def drawn(rng, clean, n_streams, n_rows):
-    """Calibrations and streams, all drawn from the same rows: exchangeable, as long as no noise is added."""
+def draw_streams(rng, clean, n_streams, n_rows):
+    """Draw calibrations and streams from the same rows: exchangeable, as long as no noise is added."""
     n_calibration = min(len(clean) // 2, MAX_CALIBRATION)
     return rng.choice(clean, (n_streams, n_calibration)), rng.choice(clean, (n_streams, n_rows))
 
 
-def first_alarms(curves, level):
+def find_first_alarms(curves, level):
     reached = np.asarray(curves) >= level
     return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1, np.iinfo(np.int64).max)
 
 
-def curves_of(method, calibrations, streams):
+def compute_curves(method, calibrations, streams):
     if isinstance(method, int):
         return distances(calibrations[..., 0], streams[..., 0], method)
     return np.array([method(*pair, seed) for seed, pair in enumerate(zip(calibrations, streams, strict=True))])
@@ -103,10 +103,10 @@ METHODS = {"monitor u": capital_on_u, "monitor u, a": capital_on_both} | {f"KS {
 def measure(name):
     rng = np.random.default_rng(1)
     clean, noised = pools(name)
-    quiet = drawn(rng, clean, N_QUIET, HORIZON)
+    quiet = draw_streams(rng, clean, N_QUIET, HORIZON)
     levels, false_alarms = {}, {}
     for label, method in METHODS.items():
-        curves = curves_of(method, *quiet)
+        curves = compute_curves(method, *quiet)
         highest = curves.max(axis=1)
         levels[label] = -np.log(ALPHA)
         if isinstance(method, int):
@@ -116,12 +116,12 @@ def measure(name):
     rows, pictured = [], {}
     for change in CHANGES:
         for noise, pool in noised.items():
-            calibrations, streams = drawn(rng, clean, N_STREAMS, change + FOLLOWING)
+            calibrations, streams = draw_streams(rng, clean, N_STREAMS, change + FOLLOWING)
             streams[:, change:] = rng.choice(pool, (N_STREAMS, FOLLOWING))
             row = {"set": name, "calibration rows": calibrations.shape[1], "change after": change, "noise": noise}
             for label, method in METHODS.items():
-                curves = curves_of(method, calibrations, streams)
-                alarms = first_alarms(curves, levels[label])
+                curves = compute_curves(method, calibrations, streams)
+                alarms = find_first_alarms(curves, levels[label])
                 delay = float(np.median(alarms[alarms > change] - change))
                 row[label] = int(delay) if delay <= FOLLOWING else f"> {FOLLOWING}"
                 if label == "monitor u":
@@ -131,8 +131,8 @@ def measure(name):
     return rows, false_alarms, pictured
 
 
-def absorbed():
-    """How the size of the calibration and the time of the change bear on a small shift, of normal scores by 0.5."""
+def measure_small_shifts():
+    """Measure how calibration size and time of the change affect a small shift, of normal scores by 0.5."""
     rng = np.random.default_rng(2)
     found = {}
     for n_calibration in (50, 200, 1000):
@@ -144,7 +144,7 @@ def absorbed():
                 curves.append(
                     DriftMonitor(rng.normal(size=n_calibration), random_state=seed).update(stream).log_capital
                 )
-            delays = first_alarms(curves, -np.log(ALPHA)) - change
+            delays = find_first_alarms(curves, -np.log(ALPHA)) - change
             delays = delays[delays > 0]
             share = np.mean(delays <= FOLLOWING)
             median = np.median(delays)
@@ -155,7 +155,7 @@ def absorbed():
     return found
 
 
-def picture(curves, rows):
+def draw_picture(curves, rows):
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     change = CHANGES[-1]
     steps = np.arange(-200, 400)
@@ -183,7 +183,7 @@ for name in track(UCI_NAMES, "drift"):
     if name == "power_plant":
         pictured = curves
 RESULTS.mkdir(exist_ok=True)
-picture(pictured, rows)
+draw_picture(pictured, rows)
 record(
     "drift",
     about=f"Median delay, in rows, from the change to the alarm, over {N_STREAMS} streams each; streams that alarmed "
@@ -202,6 +202,6 @@ record(
         )
         for label in METHODS
     },
-    **absorbed(),
+    **measure_small_shifts(),
     picture="drift.png",
 )

@@ -11,7 +11,7 @@ import time
 from functools import cache
 
 import numpy as np
-from _features import NETWORKS, OOD, images, logits, table
+from _features import NETWORKS, OOD, load_features, load_images, load_logits
 from _record import RESULTS, record
 from rich.progress import track
 from scipy.special import logsumexp, softmax
@@ -37,7 +37,7 @@ def units(X):
 
 
 def rates(score):
-    """AUROC in percent of each set and their mean, for a function from the name of a set to uncertainties."""
+    """Return the AUROC in percent of each set and their mean; `uncertainty` is called with the name of a set."""
     inside = score("test")
     each = [100 * auroc(inside, score(name)) for name in OOD]
     return dict(zip((*OOD, "mean"), [*each, float(np.mean(each))], strict=True))
@@ -47,8 +47,8 @@ def rates(score):
 
 
 def goals(network):
-    train, test = table(network, "train"), table(network, "test")
-    labels, truth = images("train")[1], images("test")[1]
+    train, test = load_features(network, "train"), load_features(network, "test")
+    labels, truth = load_images("train")[1], load_images("test")[1]
     others, fit_seconds, heads = os.getloadavg()[0], [], []
     for seed in range(3):
         heads.append(FrozenHead(random_state=seed))
@@ -62,26 +62,28 @@ def goals(network):
     def accuracy(directions):
         return 100 * float(np.mean(directions.argmax(axis=1) == truth))
 
-    plain = accuracy(logits(network, "test"))
+    plain = accuracy(load_logits(network, "test"))
     methods = {
-        "MSP": (plain, lambda name: -softmax(logits(network, name), axis=1).max(axis=1)),
-        "Energy": (plain, lambda name: -logsumexp(logits(network, name), axis=1)),
-        "KNN 50": (plain, lambda name: knn(table(network, name))),
+        "MSP": (plain, lambda name: -softmax(load_logits(network, name), axis=1).max(axis=1)),
+        "Energy": (plain, lambda name: -logsumexp(load_logits(network, name), axis=1)),
+        "KNN 50": (plain, lambda name: knn(load_features(network, name))),
     }
     for kind in reversed(HEADS):
         methods[kind] = (
             accuracy(head.heads_[kind].predict(test)),
-            lambda name, kind=kind: head.predict_uncertainty_per_head(table(network, name))[kind],
+            lambda name, kind=kind: head.predict_uncertainty_per_head(load_features(network, name))[kind],
         )
     methods["joint"] = (
         accuracy(head.estimator_.outputs(test)),
-        lambda name: head.predict_uncertainty(table(network, name)),
+        lambda name: head.predict_uncertainty(load_features(network, name)),
     )
     rows = []
     for method, (right, score) in methods.items():
         rows.append({"network": network, "method": method, "accuracy": right, **rates(score)})
     pairs = [(seconds(lambda: knn(test)), seconds(lambda: head.predict_uncertainty(test))) for _ in range(3)]
-    by_seed = [rates(lambda name, each=each: each.predict_uncertainty(table(network, name)))["mean"] for each in heads]
+    by_seed = [
+        rates(lambda name, each=each: each.predict_uncertainty(load_features(network, name)))["mean"] for each in heads
+    ]
     means = {row["method"]: row["mean"] for row in rows}
     right = {row["method"]: row["accuracy"] for row in rows}
     measured = {
@@ -105,35 +107,35 @@ def goals(network):
 # --- what was tried ---
 
 
-def several(*layers):
-    """Features of several layers side by side, each layer scaled to length 1."""
-    return lambda network, name: np.hstack([units(table(network, name, layer)) for layer in layers])
+def join_layers(*layers):
+    """Return the features of several layers side by side, each layer scaled to length 1."""
+    return lambda network, name: np.hstack([units(load_features(network, name, layer)) for layer in layers])
 
 
-def last(change=lambda X, train: X):
-    return lambda network, name: change(table(network, name), table(network, "train"))
+def change_last(change=lambda X, train: X):
+    return lambda network, name: change(load_features(network, name), load_features(network, "train"))
 
 
-def whitened(X, train):
+def whiten(X, train):
     values, vectors = np.linalg.eigh(np.cov(train.T))
     return (X - train.mean(axis=0)) @ (vectors / np.sqrt(values + 1e-3 * values.max()))
 
 
 SOURCES = {
-    "as it is": last(),
-    "centred": last(lambda X, train: X - train.mean(axis=0)),
-    "divided by standard deviations": last(lambda X, train: X / train.std(axis=0)),
-    "standardised": last(lambda X, train: (X - train.mean(axis=0)) / train.std(axis=0)),
-    "whitened": last(whitened),
-    "roots": last(lambda X, train: np.sqrt(np.abs(X))),
-    "layer 1": lambda network, name: table(network, name, "layer1"),
-    "layer 2": lambda network, name: table(network, name, "layer2"),
-    "all layers": several("layer1", "layer2", "last"),
+    "as it is": change_last(),
+    "centred": change_last(lambda X, train: X - train.mean(axis=0)),
+    "divided by standard deviations": change_last(lambda X, train: X / train.std(axis=0)),
+    "standardised": change_last(lambda X, train: (X - train.mean(axis=0)) / train.std(axis=0)),
+    "whitened": change_last(whiten),
+    "roots": change_last(lambda X, train: np.sqrt(np.abs(X))),
+    "layer 1": lambda network, name: load_features(network, name, "layer1"),
+    "layer 2": lambda network, name: load_features(network, name, "layer2"),
+    "all layers": join_layers("layer1", "layer2", "last"),
 }
 
 
 class KMeansHead(FrozenHead):
-    """Landmarks at the centres of clusters rather than at rows."""
+    """A head with landmarks at the centres of clusters rather than at rows."""
 
     def _design(self, name, rows, seed):
         clusters = MiniBatchKMeans(self.n_landmarks, batch_size=4096, n_init=1, max_iter=20, random_state=0)
@@ -141,9 +143,9 @@ class KMeansHead(FrozenHead):
 
 
 @cache
-def part(network, kind, source="as it is", model=FrozenHead, **options):
-    """One head by itself: its directions' lengths on every set, and their scale on rows it has not seen."""
-    head = model(kind, random_state=0, **options).fit(SOURCES[source](network, "train"), images("train")[1])
+def fit_part(network, kind, source="as it is", model=FrozenHead, **options):
+    """Fit one head by itself; return its directions on every set, and their scale on rows it has not seen."""
+    head = model(kind, random_state=0, **options).fit(SOURCES[source](network, "train"), load_images("train")[1])
     known = head._solve()
 
     def outputs(name, factor=1.0):
@@ -154,32 +156,32 @@ def part(network, kind, source="as it is", model=FrozenHead, **options):
     return said, known.reach[kind], known.center[kind], known.spread[kind]
 
 
-def ours(said, reach, center, spread, name):
+def score_reach(said, reach, center, spread, name):
     return (np.abs(reach - np.linalg.norm(said[name], axis=1)) - center) / spread
 
 
-def signed(said, reach, center, spread, name):
+def score_signed(said, reach, center, spread, name):
     return (reach - np.linalg.norm(said[name], axis=1) - center) / spread
 
 
-def scaled(score, said, name):
+def scale_score(score, said, name):
     middle, high = np.quantile(score(said["kept"]), [0.5, 0.9])
     return (score(said[name]) - middle) / (high - middle)
 
 
-def violation(said, reach, center, spread, name):
-    return scaled(lambda directions: np.abs(1 - np.linalg.norm(directions, axis=1)), said, name)
+def score_violation(said, reach, center, spread, name):
+    return scale_score(lambda directions: np.abs(1 - np.linalg.norm(directions, axis=1)), said, name)
 
 
-def by_class(said, reach, center, spread, name):
+def score_by_class(said, reach, center, spread, name):
     result, chosen, known = np.empty(len(said[name])), said[name].argmax(axis=1), said["kept"].argmax(axis=1)
     for index in range(10):
         inner = {"kept": said["kept"][known == index], name: said[name][chosen == index]}
-        result[chosen == index] = scaled(lambda each: np.abs(reach - np.linalg.norm(each, axis=1)), inner, name)
+        result[chosen == index] = scale_score(lambda each: np.abs(reach - np.linalg.norm(each, axis=1)), inner, name)
     return result
 
 
-def total(values):
+def add_scores(values):
     return np.sum(values, axis=0)
 
 
@@ -187,36 +189,36 @@ QUADRATIC, LINEAR, KERNEL = {"kind": "quadratic"}, {"kind": "linear"}, {"kind": 
 JOINT = [KERNEL, QUADRATIC, LINEAR]
 LAYER_2 = {"kind": "kernel", "source": "layer 2"}
 TRIED = {
-    "joint, as built": (JOINT, ours, total),
-    "score 1 − ‖d‖": (JOINT, signed, total),
-    "score of the size of ‖d‖ − 1": (JOINT, violation, total),
-    "scale of scores by predicted class": (JOINT, by_class, total),
-    "largest score": (JOINT, ours, lambda values: np.max(values, axis=0)),
-    "log-sum-exp of scores": (JOINT, ours, lambda values: logsumexp(values, axis=0)),
-    "sum of softplus of scores": (JOINT, ours, lambda values: np.sum(np.logaddexp(0, values), axis=0)),
-    "without the linear head": ([KERNEL, QUADRATIC], ours, total),
-    "without the quadratic head": ([KERNEL, LINEAR], ours, total),
-    "without the kernel head": ([QUADRATIC, LINEAR], ours, total),
-    "bandwidth .05": ([KERNEL | {"bandwidth": 0.05}, QUADRATIC, LINEAR], ours, total),
-    "bandwidth .2": ([KERNEL | {"bandwidth": 0.2}, QUADRATIC, LINEAR], ours, total),
-    "500 landmarks": ([KERNEL | {"n_landmarks": 500}, QUADRATIC, LINEAR], ours, total),
-    "3,000 landmarks": ([KERNEL | {"n_landmarks": 3000}, QUADRATIC, LINEAR], ours, total),
-    "landmarks by k-means": ([KERNEL | {"model": KMeansHead}, QUADRATIC, LINEAR], ours, total),
+    "joint, as built": (JOINT, score_reach, add_scores),
+    "score 1 − ‖d‖": (JOINT, score_signed, add_scores),
+    "score of the size of ‖d‖ − 1": (JOINT, score_violation, add_scores),
+    "scale of scores by predicted class": (JOINT, score_by_class, add_scores),
+    "largest score": (JOINT, score_reach, lambda values: np.max(values, axis=0)),
+    "log-sum-exp of scores": (JOINT, score_reach, lambda values: logsumexp(values, axis=0)),
+    "sum of softplus of scores": (JOINT, score_reach, lambda values: np.sum(np.logaddexp(0, values), axis=0)),
+    "without the linear head": ([KERNEL, QUADRATIC], score_reach, add_scores),
+    "without the quadratic head": ([KERNEL, LINEAR], score_reach, add_scores),
+    "without the kernel head": ([QUADRATIC, LINEAR], score_reach, add_scores),
+    "bandwidth .05": ([KERNEL | {"bandwidth": 0.05}, QUADRATIC, LINEAR], score_reach, add_scores),
+    "bandwidth .2": ([KERNEL | {"bandwidth": 0.2}, QUADRATIC, LINEAR], score_reach, add_scores),
+    "500 landmarks": ([KERNEL | {"n_landmarks": 500}, QUADRATIC, LINEAR], score_reach, add_scores),
+    "3,000 landmarks": ([KERNEL | {"n_landmarks": 3000}, QUADRATIC, LINEAR], score_reach, add_scores),
+    "landmarks by k-means": ([KERNEL | {"model": KMeansHead}, QUADRATIC, LINEAR], score_reach, add_scores),
     **{
-        f"kernel on features {name}": ([KERNEL | {"source": name}, QUADRATIC, LINEAR], ours, total)
+        f"kernel on features {name}": ([KERNEL | {"source": name}, QUADRATIC, LINEAR], score_reach, add_scores)
         for name in ("centred", "divided by standard deviations", "standardised", "whitened", "roots")
     },
-    "all three heads on all layers": ([each | {"source": "all layers"} for each in JOINT], ours, total),
-    "kernel on all layers": ([KERNEL | {"source": "all layers"}, QUADRATIC, LINEAR], ours, total),
-    "a fourth head, kernel on layer 2": ([*JOINT, LAYER_2], ours, total),
-    "kernels on layers 1 and 2 as well": ([*JOINT, LAYER_2, LAYER_2 | {"source": "layer 1"}], ours, total),
-    "a fourth head, quadratic on layer 2": ([*JOINT, QUADRATIC | {"source": "layer 2"}], ours, total),
+    "all three heads on all layers": ([each | {"source": "all layers"} for each in JOINT], score_reach, add_scores),
+    "kernel on all layers": ([KERNEL | {"source": "all layers"}, QUADRATIC, LINEAR], score_reach, add_scores),
+    "a fourth head, kernel on layer 2": ([*JOINT, LAYER_2], score_reach, add_scores),
+    "kernels on layers 1 and 2 as well": ([*JOINT, LAYER_2, LAYER_2 | {"source": "layer 1"}], score_reach, add_scores),
+    "a fourth head, quadratic on layer 2": ([*JOINT, QUADRATIC | {"source": "layer 2"}], score_reach, add_scores),
 }
 
 
-def tried(network, parts, score, joined):
+def measure_trial(network, parts, score, joined):
     def uncertainty(name):
-        return joined([score(*part(network, **options), name) for options in parts])
+        return joined([score(*fit_part(network, **options), name) for options in parts])
 
     return rates(uncertainty)["mean"], 100 * auroc(uncertainty("test"), uncertainty("ten"))
 
@@ -225,7 +227,7 @@ table_of_trials = []
 for name, trial in track(TRIED.items(), "tried"):
     row = {"tried": name}
     for network in NETWORKS:
-        mean, ten = tried(network, *trial)
+        mean, ten = measure_trial(network, *trial)
         row |= {f"{network} mean": mean, f"{network} ten times": ten}
     table_of_trials.append(row)
 base = table_of_trials[0]

@@ -96,7 +96,7 @@ def batch_of(name, size):
 
 
 def seconds(model, x, n):
-    """Of the processor, which one thread does not share with whatever else the machine does."""
+    """Return the processor time of a call, which does not depend on what else the machine does."""
     start = time.process_time()
     for _ in range(n):
         model(x)
@@ -105,7 +105,7 @@ def seconds(model, x, n):
 
 @torch.inference_mode()
 def alternate(models, x, *, at_least):
-    """Median time of each model, and median over turns of its ratio to the first."""
+    """Return the median time of each model, and the median over turns of its ratio to the first."""
     times = {name: [] for name in models}
     for model in models.values():
         model(x)  # compiles, and fills the caches
@@ -152,7 +152,7 @@ def measure(name, size, *, compiled):
 
 
 def peak_memory(name, size, method):
-    """Peak memory of a fresh process that makes the model and answers once, above what imports take."""
+    """Return the peak memory of a fresh process that makes the model and answers once, above what imports take."""
     run = subprocess.run([sys.executable, __file__, "peak", name, str(size), method], capture_output=True, text=True)
     if run.returncode:
         raise RuntimeError(run.stderr)
@@ -160,7 +160,7 @@ def peak_memory(name, size, method):
 
 
 def memory(field):
-    """VmHWM, the peak, or VmRSS, the present size, in MB."""
+    """Read VmHWM, the peak, or VmRSS, the present size, in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 

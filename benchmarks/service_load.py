@@ -48,7 +48,7 @@ def table(n_rows, seed):
 
 
 class Served:
-    """A service as a process of its own."""
+    """A service in its own process."""
 
     def __init__(self, path):
         self.path = path
@@ -73,7 +73,7 @@ class Served:
 
 
 def ask(url, rows, expected, done, found):
-    """Ask about rows of which the answer is known, until done; count what is wrong, and remember what was stored."""
+    """Send rows with known answers until stopped; count wrong answers, and remember what was stored."""
     with httpx.Client(base_url=url, timeout=30) as client:
         while not done.is_set():
             index = random.randrange(len(rows))
@@ -91,7 +91,7 @@ def ask(url, rows, expected, done, found):
                 found["stored"].append(answer.headers["x-request-id"])
 
 
-def asking(url, rows, expected, n_threads):
+def start_asking(url, rows, expected, n_threads):
     done, found = threading.Event(), {"asked": 0, "wrong": 0, "stored": []}
     threads = [threading.Thread(target=ask, args=(url, rows, expected, done, found)) for _ in range(n_threads)]
     for thread in threads:
@@ -142,19 +142,19 @@ def wrk(url, rows, seconds, connections, folder):
     }
 
 
-def loaded(path, rows, expected, seconds, connections, folder):
+def measure_load(path, rows, expected, seconds, connections, folder):
     with Served(path) as served:
-        stop = asking(served.url, rows, expected, 1)
+        stop = start_asking(served.url, rows, expected, 1)
         figures = wrk(served.url, rows, seconds, connections, folder)
         found = stop()
     asked = {"file": path.name, "seconds": seconds, "connections": connections}
     return {**asked, **figures, "checked": found["asked"], "wrong": found["wrong"]}
 
 
-def killed(path, rows, expected):
-    """How many of the acknowledged requests are missing after kill -9 in the middle of load."""
+def count_lost(path, rows, expected):
+    """Count the acknowledged requests, and those of them that are missing after kill -9 under load."""
     with Served(path) as served:
-        stop = asking(served.url, rows, expected, 4)
+        stop = start_asking(served.url, rows, expected, 4)
         time.sleep(5)
         served.run.kill()
         found = stop()
@@ -174,11 +174,11 @@ with tempfile.TemporaryDirectory() as folder:
     export_onnx(fit.model, graph, X=new, coverage=fit.coverage, summary=summary)
     rows, expected = new.to_dict(orient="records"), fit.model.assess(new, coverage=fit.coverage).to_dict()
     figures = [
-        loaded(native, rows, expected, SECONDS, CONNECTIONS, folder),
-        loaded(native, rows, expected, SECONDS_MORE, 4 * CONNECTIONS, folder),
-        loaded(graph, rows, expected, SECONDS_MORE, CONNECTIONS, folder),
+        measure_load(native, rows, expected, SECONDS, CONNECTIONS, folder),
+        measure_load(native, rows, expected, SECONDS_MORE, 4 * CONNECTIONS, folder),
+        measure_load(graph, rows, expected, SECONDS_MORE, CONNECTIONS, folder),
     ]
-    n_stored, n_lost = killed(native, rows, expected)
+    n_stored, n_lost = count_lost(native, rows, expected)
 record(
     "service_load",
     about="`onsphere serve`, one worker, asked by wrk on the same machine, one row per request, a kernel model of a "

@@ -21,16 +21,16 @@ forest = ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2, random_state=
 plain = forest.fit(X[:4000], y[:4000])
 
 
-def network(**options):
+def make_network(**options):
     return TorchRegressor(hidden_sizes=(100, 100), max_epochs=3, random_state=0, **options)
 
 
-def calibrated(model):
+def fit_and_calibrate(model):
     return model.fit(X[:4000], y[:4000]).calibrate(X[4000:], y[4000:]).set_threshold(AcceptShare(0.95))
 
 
-def graph(model):
-    """A function of rows that asks the graph for all its outputs."""
+def open_exported(model):
+    """Export a model; return a function of rows that computes all outputs of the graph."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         print(export_onnx(model, path, X=X[4000:]))
@@ -38,21 +38,24 @@ def graph(model):
     return lambda rows: session.run(None, prepare_inputs(facts["inputs"], rows))
 
 
-trees, net = calibrated(HCMRegressor(forest)), calibrated(HCMRegressor(network()))
-ensemble, dropout = calibrated(DeepEnsemble(network())), calibrated(MCDropout(network(dropout=0.1)))
+trees, net = fit_and_calibrate(HCMRegressor(forest)), fit_and_calibrate(HCMRegressor(make_network()))
+ensemble, dropout = (
+    fit_and_calibrate(DeepEnsemble(make_network())),
+    fit_and_calibrate(MCDropout(make_network(dropout=0.1))),
+)
 METHODS = {
     "forest: scikit-learn's predict, no uncertainty": plain.predict,
     "forest: onsphere": trees.assess,
-    "forest: onnxruntime": graph(trees),
+    "forest: onnxruntime": open_exported(trees),
     "network: onsphere": net.assess,
-    "network: onnxruntime": graph(net),
+    "network: onnxruntime": open_exported(net),
     "5 networks (ensemble)": ensemble.assess,
     "network, 50 passes (MC dropout)": dropout.assess,
 }
 
 
-def medians(rows):
-    """Milliseconds of each method, the methods taking turns of some time each."""
+def measure_medians(rows):
+    """Return the milliseconds of each method, the methods taking turns of some time each."""
     seen = {name: [] for name in METHODS}
     for call in METHODS.values():
         call(rows)
@@ -68,7 +71,7 @@ def medians(rows):
 
 rows = []
 for n_rows in (1, 100, 10_000):
-    found = medians(rng.normal(size=(n_rows, 8)))
+    found = measure_medians(rng.normal(size=(n_rows, 8)))
     reference = found["forest: scikit-learn's predict, no uncertainty"]
     rows += [
         {"rows": n_rows, "method": name, "ms": ms, "times faster than the forest's predict": reference / ms}

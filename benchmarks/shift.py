@@ -20,8 +20,8 @@ NOISES = {"": 5.0, " (variance 5)": 5**0.5}
 torch.set_num_threads(1)  # the matrices are too small to share
 
 
-def network(n_train, seed):
-    """The paper's network; its training, at a learning rate of 1e-4, is too short to learn these sets."""
+def make_network(n_train, seed):
+    """Return the paper's network; the paper's own training, at a rate of 1e-4, is too short for these sets."""
     return TorchRegressor(
         hidden_sizes=(20, 20, 20),
         max_epochs=200,
@@ -34,13 +34,13 @@ def network(n_train, seed):
     )
 
 
-def hcm(X, y, seed):
-    model = HCMRegressor(network(len(y), seed), uncertainty_score="anchored").fit(X, y)
+def fit_hcm(X, y, seed):
+    model = HCMRegressor(make_network(len(y), seed), uncertainty_score="anchored").fit(X, y)
     return lambda rows: (model.predict(rows), model.predict_uncertainty(rows))
 
 
-def ensemble(X, y, seed):
-    members = [network(len(y), 1000 + N_MEMBERS * seed + member).fit(X, y) for member in range(N_MEMBERS)]
+def fit_ensemble(X, y, seed):
+    members = [make_network(len(y), 1000 + N_MEMBERS * seed + member).fit(X, y) for member in range(N_MEMBERS)]
 
     def answer(rows):
         values = np.array([member.predict(rows) for member in members])
@@ -49,7 +49,7 @@ def ensemble(X, y, seed):
     return answer
 
 
-METHODS = {"HCM": hcm, "ensemble": ensemble}
+METHODS = {"HCM": fit_hcm, "ensemble": fit_ensemble}
 
 
 def measure(name, seed):

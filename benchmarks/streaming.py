@@ -28,7 +28,7 @@ from onsphere.table import BACKBONES, Column, fit_table, predict_file
 N_FEATURES = 20
 
 
-def table(n_rows: int, seed: int) -> dict[str, np.ndarray]:
+def make_table(n_rows: int, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_rows, N_FEATURES)).round(6)
     y = X[:, 0] + X[:, 1] ** 2 + rng.normal(size=n_rows) * np.exp(X[:, 2] / 2)
@@ -43,13 +43,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     if options.part:
-        print(json.dumps(timed(options.part, options.folder)))
+        print(json.dumps(time_part(options.part, options.folder)))
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        pa.csv.write_csv(pa.table(table(options.rows, 1)), folder / "rows.csv")
+        pa.csv.write_csv(pa.table(make_table(options.rows, 1)), folder / "rows.csv")
         rows = [
-            measured(backbone, folder, options.rows, options.repeats) for backbone in BACKBONES if backbone != "mlp"
+            measure_backbone(backbone, folder, options.rows, options.repeats)
+            for backbone in BACKBONES
+            if backbone != "mlp"
         ]
     record("streaming", about=ABOUT, rows=rows)
 
@@ -60,12 +62,12 @@ median of some runs of processor time. *memory* is the peak of our process above
 loaded and no rows read."""
 
 
-def measured(backbone: str, folder: Path, n_rows: int, n_repeats: int) -> dict[str, object]:
+def measure_backbone(backbone: str, folder: Path, n_rows: int, n_repeats: int) -> dict[str, object]:
     import pandas as pd
 
-    fit = fit_table(pd.DataFrame(table(5_000, 0)), ["y"], backbone=backbone)
+    fit = fit_table(pd.DataFrame(make_table(5_000, 0)), ["y"], backbone=backbone)
     fit.model.save(folder / "model.onsphere", summary=fit.summary())
-    runs = {part: [run(part, folder) for _ in range(n_repeats)] for part in ("plain", "predict")}
+    runs = {part: [run_part(part, folder) for _ in range(n_repeats)] for part in ("plain", "predict")}
     seconds = {part: float(np.median([each["seconds"] for each in each_run])) for part, each_run in runs.items()}
     memory = max(each["mebibytes"] for each in runs["predict"])
     return {
@@ -80,33 +82,33 @@ def measured(backbone: str, folder: Path, n_rows: int, n_repeats: int) -> dict[s
     }
 
 
-def run(part: str, folder: Path) -> dict[str, float]:
+def run_part(part: str, folder: Path) -> dict[str, float]:
     command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
-def timed(part: str, folder: Path) -> dict[str, float]:
+def time_part(part: str, folder: Path) -> dict[str, float]:
     model = onsphere.load(folder / "model.onsphere")
     columns = [Column(**column) for column in read_manifest(folder / "model.onsphere")["summary"]["columns"]]
-    model.assess(onsphere_rows(1))
-    before = peak()
+    model.assess(make_rows(1))
+    before = read_peak_memory()
     start = time.process_time()
     if part == "plain":
         frame = pa.csv.read_csv(folder / "rows.csv").drop_columns(["y"]).to_pandas()
         model.estimator_.predict(frame)
     else:
         predict_file(model, columns, folder / "rows.csv", folder / "out.csv")
-    return {"seconds": time.process_time() - start, "mebibytes": peak() - before}
+    return {"seconds": time.process_time() - start, "mebibytes": read_peak_memory() - before}
 
 
-def onsphere_rows(n_rows: int) -> object:
+def make_rows(n_rows: int) -> object:
     import pandas as pd
 
-    return pd.DataFrame({name: values for name, values in table(n_rows, 2).items() if name != "y"})
+    return pd.DataFrame({name: values for name, values in make_table(n_rows, 2).items() if name != "y"})
 
 
-def peak() -> float:
+def read_peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

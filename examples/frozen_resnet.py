@@ -1,7 +1,7 @@
 """A trained network, untouched: HCM on its features in closed form, after one pass over the images.
 
 With the weights and CIFAR-10 in $ONSPHERE_DATA (`weights/cifar10_resnet20.safetensors`) the network is a trained one.
-Without them its weights are random, which still shows how it is done.
+Without them its weights are random, which still shows the steps.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from onsphere.torch import features, resnet20
 from reproduction.data import data_folder
 
 
-def network() -> torch.nn.Module:
+def load_network() -> torch.nn.Module:
     weights = data_folder() / "weights" / "cifar10_resnet20.safetensors"
     model = resnet20()
     if weights.is_file():
@@ -22,8 +22,8 @@ def network() -> torch.nn.Module:
     return model
 
 
-def coloured_squares(n: int, *, seed: int) -> TensorDataset:
-    """Small images of three classes: a red, a green or a blue square on noise."""
+def make_squares(n: int, *, seed: int) -> TensorDataset:
+    """Make small images of three classes: a red, a green or a blue square on noise."""
     generator = torch.Generator().manual_seed(seed)
     images = 0.3 * torch.randn(n, 3, 32, 32, generator=generator)
     labels = torch.arange(n) % 3
@@ -33,18 +33,18 @@ def coloured_squares(n: int, *, seed: int) -> TensorDataset:
 
 def main(n: int = 300) -> tuple[float, float, float]:
     torch.manual_seed(0)
-    model = network()
-    train, test = (DataLoader(coloured_squares(n, seed=seed), batch_size=64) for seed in (0, 1))
+    model = load_network()
+    train, test = (DataLoader(make_squares(n, seed=seed), batch_size=64) for seed in (0, 1))
 
     head = FrozenHead(random_state=0).fit(*features(model, train))
 
     new_features, labels = features(model, test)
     accuracy = float(np.mean(head.predict(new_features) == labels))
     noise = TensorDataset(2 * torch.randn(n, 3, 32, 32), torch.zeros(n))
-    strange_features, _ = features(model, DataLoader(noise, batch_size=64))
-    known, strange = (float(head.predict_uncertainty(x).mean()) for x in (new_features, strange_features))
-    print(f"accuracy {accuracy:.3f}; mean uncertainty {known:.2f} on squares, {strange:.2f} on pure noise")
-    return accuracy, known, strange
+    foreign_features, _ = features(model, DataLoader(noise, batch_size=64))
+    known, foreign = (float(head.predict_uncertainty(x).mean()) for x in (new_features, foreign_features))
+    print(f"accuracy {accuracy:.3f}; mean uncertainty {known:.2f} on squares, {foreign:.2f} on pure noise")
+    return accuracy, known, foreign
 
 
 if __name__ == "__main__":

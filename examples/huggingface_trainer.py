@@ -16,7 +16,7 @@ N_WORDS, LENGTH = 50, 12
 
 
 def sentences(n: int) -> list[dict[str, Any]]:
-    """Sequences of tokens; the class says whether token 7 is among them."""
+    """Make sequences of tokens; the class says whether token 7 is among them."""
     tokens = torch.randint(8, N_WORDS, (n, LENGTH))
     labels = torch.arange(n) % 2
     tokens[labels == 1, 3] = 7

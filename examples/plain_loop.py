@@ -8,7 +8,7 @@ from onsphere.torch import HCMLoss, SphericalHead
 
 
 def noisy_wave(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One target, whose noise grows from left to right."""
+    """Make one target whose noise grows from left to right."""
     x = torch.rand(n, 1) * 4 - 2
     return x, 10 * torch.sin(2 * x) + (2 + x) * torch.randn(n, 1)
 

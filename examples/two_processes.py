@@ -24,7 +24,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(rank: int, n_processes: int) -> dict[str, torch.Tensor]:
-    """Losses of the whole batches, and the last gradients, as one of so many processes sees them."""
+    """Return the losses of whole batches and the last gradients, as one of several processes sees them."""
     torch.manual_seed(0)
     network = attach(MLP(4, 2, hidden_sizes=(16,)).double(), 2)
     model: nn.Module = DistributedDataParallel(network) if n_processes > 1 else network
@@ -53,7 +53,7 @@ def run(rank: int, port: int, folder: str) -> None:
 
 
 def main() -> float:
-    """The largest difference between two processes and one, in losses and gradients."""
+    """Return the largest difference between two processes and one, in losses and gradients."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

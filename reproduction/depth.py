@@ -65,9 +65,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "n_seeds": 1,
         "scenes": "made up",
-        "n_scenes": 80,
+        "n_scenes": 60,
         "width": 4,
-        "n_epochs": 3,
+        "n_epochs": 2,
         "learning_rate": 1e-2,
         "batch_size": 16,
         "n_members": 2,

@@ -46,7 +46,7 @@ domain in the first three only). σ̂ is compared with the true sigma wherever t
 
 _SHORT: dict[str, Any] = {"learning_rate": 5e-3, "schedule": "cosine"}
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"n_seeds": 1, "n_samples": 300, "batch_size": 100, "max_epochs": 15, "training": _SHORT},
+    "quick": {"n_seeds": 1, "n_samples": 150, "batch_size": 75, "max_epochs": 5, "training": _SHORT},
     "cpu": {"n_seeds": 3, "n_samples": 2000, "batch_size": 256, "max_epochs": 300, "training": _SHORT},
     "paper": {"n_seeds": 5, "n_samples": 4000, "batch_size": 64, "max_epochs": 1000, "training": {}},
 }

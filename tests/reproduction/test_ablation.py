@@ -1,4 +1,4 @@
-"""The ablation of λ: what it measures, what it tells, and what it needs."""
+"""The ablation of λ: its measurements, table and claims, and the data it needs."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_quick_writes_table_claims_and_figure(quick):
     assert (quick.folder / "ablation-lambda.png").stat().st_size > 1000
 
 
-def test_every_seed_splits_anew(quick):
+def test_every_seed_has_its_own_split(quick):
     first, second = (run["sets"]["diabetes"]["0"] for run in quick.runs)
     assert first != second
 
@@ -52,7 +52,7 @@ def test_the_published_figures():
 def test_claims_hold_for_the_published_figures():
     near, steady, fails = ablation.check_claims([published()])
     assert near.holds
-    assert "on 5 of 6" in near.figures  # yacht by a hair not
+    assert "on 5 of 6" in near.figures  # yacht just misses it
     assert "energy 1.000" in near.figures
     assert steady.holds
     assert "on 3 of 6" in steady.figures

@@ -64,9 +64,10 @@ def test_what_is_written(result):
     assert text.count("hold**") + text.count("holds**") == len(result.claims)
 
 
-def test_the_same_seed_gives_the_same_figures(result, tmp_path):
+def test_the_same_seed_gives_the_same_figures(result, tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10, "MIXINGS", {"none": "no mixing"})
     again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", on_progress=quiet)
-    assert again["results"] == result.runs[0]["results"]
+    assert again["results"]["none"] == result.runs[0]["results"]["none"]
 
 
 # --- the table ---
@@ -169,7 +170,7 @@ def test_crops_are_windows_of_the_padded_image_and_half_of_them_mirrored():
     assert len({image.numpy().tobytes() for image in cifar10_learners.crop_and_flip(pixels)}) > 50
 
 
-def test_an_epoch_mixes_as_it_is_asked_to():
+def test_an_epoch_mixes_as_set():
     pixels, labels = cifar10.load_sets(TINY, 0, None)
     n_classes_per_row = {}
     for mixing in cifar10.MIXINGS:
@@ -230,7 +231,7 @@ def test_published_files_are_measured(files):
     assert 20 < found["results"]["none"]["MSP"]["AUROC"][0] < 80
 
 
-def test_each_set_is_cut_to_what_is_asked_for(files):
+def test_each_set_is_cut_to_the_size_set(files):
     pictures, labels = cifar10.load_sets(REAL, 0, files)
     assert {name: len(own) for name, own in pictures.items()} == {
         "train": 200,

@@ -1,4 +1,4 @@
-"""`python -m reproduction`, as a person or a script meets it."""
+"""`python -m reproduction`, as a person or a script uses it."""
 
 import json
 import subprocess
@@ -106,7 +106,7 @@ def test_without_a_name_it_lists_every_experiment_with_its_title(run):
         (["toy", "--out", "file"], "Expected a folder to write to as 'out'"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(fake, folder, run, arguments, words):
+def test_a_mistake_is_one_line(fake, folder, run, arguments, words):
     (folder / "file").touch()
     result = run(*arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -122,20 +122,20 @@ def test_an_option_that_does_not_exist_is_an_error(arguments, capsys):
     assert "usage: python -m reproduction" in capsys.readouterr().err
 
 
-def test_missing_data_is_told_in_one_line(folder, run):
+def test_missing_data_is_one_line(folder, run):
     result = run("ablation", "--preset", "cpu", "--data", "nowhere")
     assert (result.code, result.out) == (2, "")
     assert str(Path("nowhere") / "uci" / "concrete.csv") in result.err
 
 
-def test_a_missing_extra_is_told_in_one_line(folder, run, monkeypatch):
+def test_a_missing_package_is_one_line(folder, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "skorch", None)
     result = run("toy")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert "pip install -e '.[reproduction]'" in result.err
 
 
-def test_a_stop_says_how_to_go_on(fake, folder, run):
+def test_a_stop_says_how_to_continue(fake, folder, run):
     def measure(*_, **__):
         raise KeyboardInterrupt
 

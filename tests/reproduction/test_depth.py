@@ -1,4 +1,4 @@
-"""The depth experiment: what its methods answer, what it measures and tells, and what it needs."""
+"""The depth experiment: its methods, measurements, table and claims, and the data it needs."""
 
 import json
 
@@ -32,7 +32,7 @@ def held(run):
     return {claim.text: claim.holds for claim in depth.check_claims([run])}
 
 
-def one_that_says(claims, *words):
+def find_claim(claims, *words):
     (found,) = [holds for text, holds in claims.items() if all(word in text for word in words)]
     return found
 
@@ -110,7 +110,7 @@ def test_made_up_rooms_are_darker_where_they_are_farther():
     assert all(np.corrcoef(x[i].mean(axis=0).ravel(), y[i].ravel())[0, 1] < -0.9 for i in range(5))
 
 
-def test_pictures_survive_being_kept_as_text():
+def test_pictures_packed_as_text_can_be_read_back():
     rng = np.random.default_rng(0)
     picture, prediction, truth = rng.uniform(size=(3, 8, 8)), rng.uniform(size=64), rng.uniform(size=(8, 8))
     example = json.loads(json.dumps(depth._pack_example(picture, prediction, truth, 0.5)))
@@ -188,7 +188,7 @@ def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
     assert np.isfinite(loss)
 
 
-def test_dropout_answers_alike_when_asked_again_and_varies_within(answered):
+def test_dropout_repeats_its_answer_although_passes_differ(answered):
     first, again = answered(depth_methods.fit_dropout), answered(depth_methods.fit_dropout)
     np.testing.assert_array_equal(first[0], again[0])
     assert (first[1] > 0).all()
@@ -211,7 +211,7 @@ def test_metrics_use_the_temperature_of_the_held_out_rows():
 # --- table and claims ---
 
 
-def test_published_figures_stand_beside_ours():
+def test_rows_have_the_published_figures():
     rows = {(row["method"], row["metric"]): row for row in depth.tabulate([published()])}
     assert rows["HCM", "Pearson"]["paper"] == 0.4919
     assert rows["MC Dropout", "RMSE"]["paper"] == 0.1189
@@ -241,4 +241,4 @@ def test_best_correlations_are_counted_for_each_variant():
     run = published(HCM_Lift={"Pearson": 0.2})
     assert find_best_correlations([run]) == {"Pearson": False, "Spearman": True}
     assert find_best_correlations([run], "HCM") == {"Pearson": True, "Spearman": True}
-    assert one_that_says(held(run), "HCM Lift", "Pearson") is False
+    assert find_claim(held(run), "HCM Lift", "Pearson") is False

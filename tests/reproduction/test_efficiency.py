@@ -56,7 +56,7 @@ def test_multiplications_of_the_network_by_hand(result):
     assert result.runs[0]["methods"]["MSP"]["multiplications"] == stem + first + second + 16 * 10
 
 
-def test_memory_counts_weights_what_is_kept_and_what_is_open_at_once(result):
+def test_memory_counts_weights_stored_rows_and_the_peak_of_tensors(result):
     found = result.runs[0]["methods"]
     megabytes = {name: figures["megabytes"] for name, figures in found.items()}
     weights = sum(each.nbytes for each in efficiency.NETWORKS["tiny"]().state_dict().values()) / 2**20

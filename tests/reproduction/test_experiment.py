@@ -1,4 +1,4 @@
-"""The engine: what is run, what is kept, what is written, and what is said when it cannot be."""
+"""The engine: running seeds, keeping them, writing results, and the errors."""
 
 import errno
 import json
@@ -51,7 +51,7 @@ def seeds_of(made):
     return [seed for _, seed, _, _ in made.seen]
 
 
-# --- what is written ---
+# --- written results ---
 
 
 def test_a_run_writes_table_facts_and_figures(fake, tmp_path):
@@ -122,7 +122,7 @@ def test_agreement_within_so_many_points():
     assert make_row(90.0, [86.5], within=3.0)["agrees?"] == "no"
 
 
-# --- what is kept ---
+# --- kept seeds ---
 
 
 def test_what_is_done_is_not_done_again(fake, tmp_path):
@@ -141,7 +141,7 @@ def test_what_is_done_is_not_done_again(fake, tmp_path):
     assert len(reproduce("toy", n_seeds=1, out=tmp_path).runs) == 1
 
 
-def test_a_stopped_run_goes_on(fake, tmp_path):
+def test_a_stopped_run_continues(fake, tmp_path):
     measure = fake.measure
 
     def stopped(settings, seed, **options):
@@ -200,7 +200,7 @@ def test_what_json_cannot_hold_is_not_written(fake, tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what cannot be written ---
+# --- files that cannot be written ---
 
 
 def test_a_full_disk_leaves_no_half_file_and_keeps_what_was_finished(fake, tmp_path, monkeypatch):
@@ -245,16 +245,16 @@ def test_out_that_is_a_file(fake, tmp_path, out):
 
 
 def test_out_without_the_right_to_write_is_found_before_the_work(fake, tmp_path, monkeypatch):
-    def refused(**_):
+    def reject(**_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr(tempfile, "TemporaryFile", reject)
     with pytest.raises(InvalidInputError, match=r"Permission denied\. Choose another\."):
         reproduce("toy", out=tmp_path)
     assert fake.seen == []
 
 
-# --- what is asked ---
+# --- arguments ---
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_missing_package_is_named_before_the_work(monkeypatch, tmp_path, packa
     assert not (tmp_path / "out").exists()
 
 
-# --- what every experiment has ---
+# --- every experiment ---
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

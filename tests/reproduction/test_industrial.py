@@ -1,4 +1,4 @@
-"""The industrial experiment: what it measures and tells, and what it needs."""
+"""The industrial experiment: its measurements, table and claims, and the data it needs."""
 
 import json
 
@@ -94,7 +94,7 @@ def test_a_sample_that_was_not_trained_on_is_predicted_worse(quick):
     assert {row["method"] for row in quick.rows if row["metric"].startswith("real spectra")} == set(VARIANTS)
 
 
-def test_the_same_seed_gives_the_same_figures_and_says_so_where_real_spectra_are_missing(quick, tmp_path):
+def test_the_same_seed_gives_the_same_figures_and_missing_real_spectra_are_named(quick, tmp_path):
     again = industrial.measure(QUICK, 0, data=tmp_path, device="cpu", on_progress=lambda *_: None)
     assert again["metrics"] == quick.runs[0]["metrics"]
     assert "left out" in again["real"]["skipped"]
@@ -149,7 +149,7 @@ def test_the_paper_preset_has_the_papers_steps():
 # --- table and claims ---
 
 
-def test_published_figures_stand_beside_ours():
+def test_rows_have_the_published_figures():
     rows = {(row["method"], row["metric"]): row for row in industrial.tabulate([published()])}
     assert rows["HCM", "Pearson"]["paper"] == 0.8435
     assert rows["EDL", "Spearman"]["paper"] == -0.1837
@@ -187,7 +187,7 @@ def test_a_bound_may_hold_and_be_loose_or_fail_and_be_near():
     assert [holds for text, holds in held(run).items() if "bound" in text] == [False, True]
 
 
-def test_nothing_is_claimed_of_real_spectra_that_are_missing():
+def test_there_is_no_claim_about_missing_real_spectra():
     missing = published() | {"real": {"skipped": "left out"}}
     assert len(held(missing)) == len(held(published())) - 1
 

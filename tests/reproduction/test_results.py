@@ -1,4 +1,4 @@
-"""The committed results: what they conclude follows from the runs that stand beside it."""
+"""The committed results: claims, tables and pages follow from the committed runs."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""News and foreign texts: the quick run, the paper's way on a tiny encoder, and what is concluded from made-up runs."""
+"""News and foreign texts: the quick run, the paper's way on a tiny encoder, and claims about made-up runs."""
 
 import sys
 
@@ -124,7 +124,7 @@ def test_claims_follow_the_figures():
     assert "dbpedia 0.850 against 0.900" in text.check_claims([mixed])[0].figures
 
 
-def test_the_published_figures_stand_beside_ours():
+def test_rows_have_the_published_figures():
     rows = text.tabulate([made_up_run(NUQ=[0.9695, 0.5, 0.5, 0.5])])
     found = next(row for row in rows if (row["metric"], row["set"], row["method"]) == ("AUROC", "yelp", "NUQ"))
     assert found["paper"] == 0.9695

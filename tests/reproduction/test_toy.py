@@ -35,7 +35,7 @@ def narrowing(x):
     return toy.true_sigma(x) + np.where(np.abs(x) > 4, 0.05, 0.1)
 
 
-def test_the_quick_preset_tells_of_every_method(quick):
+def test_the_quick_preset_measures_every_method(quick):
     assert {row["method"] for row in quick.rows} == set(ALL)
     assert len(quick.rows) == 2 * 3 + 4 * 6
     assert len(quick.claims) == 4
@@ -43,7 +43,7 @@ def test_the_quick_preset_tells_of_every_method(quick):
     assert (quick.folder / "runs/toy/quick/seed-0.json").stat().st_size < 100_000
 
 
-def test_the_network_has_learned_something_even_so(quick):
+def test_the_quick_preset_learns_the_curve(quick):
     run = quick.runs[0]
     x = np.array(run["x"])
     for method in ALL:

@@ -89,7 +89,7 @@ def test_the_distance_to_a_known_boundary():
     assert two_moons.distance_to_boundary(X[:, ::-1], grid, rows) == pytest.approx(expected, abs=0.03)
 
 
-def test_a_perfect_model_is_told_as_one():
+def test_all_claims_hold_for_a_perfect_model():
     X, label = two_moons.sample_moons(2000, noise=0.2, random_state=0)
     grid = plane()
     on_map = two_moons.true_probability(grid.reshape(-1, 2), 0.2).reshape(grid.shape)

@@ -1,4 +1,4 @@
-"""Readers of image sets, on small files made here: what they read, and what they refuse."""
+"""Readers of image sets, on small files made here: what they read, and what they reject."""
 
 import pickle
 import struct
@@ -104,7 +104,7 @@ def hostile(target):
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path, number):
+def test_a_hostile_pickle_is_rejected_and_runs_nothing(tmp_path, number):
     target = tmp_path / "made-by-the-pickle"
     content = list(hostile(target))[number]
     path = cifar100_file(tmp_path, content)

@@ -62,7 +62,7 @@ def test_the_second_target_of_the_energy_set_is_left_out(tmp_path):
         {"categories": {"column 2": ["low", "high"]}},
     ],
 )
-def test_another_set_is_refused_and_nothing_is_written(tmp_path, changes):
+def test_another_set_is_rejected_and_nothing_is_written(tmp_path, changes):
     with pytest.raises(
         InvalidInputError, match=r"Expected set 42370 of OpenML as 'yacht': numbers of shape \(308, 6\)"
     ):
@@ -97,7 +97,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert [file.name for file in (tmp_path / "uci").iterdir()] == ["yacht.csv"]
 
 
-def test_scikit_learn_is_asked_by_default(tmp_path, monkeypatch):
+def test_scikit_learn_fetches_by_default(tmp_path, monkeypatch):
     asked = {}
     monkeypatch.setattr(sklearn.datasets, "fetch_openml", giving(answer(8192, 8), asked))
     monkeypatch.setenv("ONSPHERE_DATA", str(tmp_path))

@@ -83,7 +83,7 @@ def test_sigma_beyond_the_domain_goes_on():
 
 
 @pytest.mark.parametrize("kind", NOISE_KINDS)
-def test_a_generator_goes_on_where_a_number_starts_anew(kind):
+def test_a_generator_continues_and_a_seed_starts_again(kind):
     random = np.random.RandomState(0)
     first, second = (make_noise_1d(kind, 20, random_state=random)[1] for _ in range(2))
     assert not np.array_equal(first, second)
