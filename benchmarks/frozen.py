@@ -37,7 +37,7 @@ def units(X):
 
 
 def rates(score):
-    """Return the AUROC in percent of each set and their mean; `uncertainty` is called with the name of a set."""
+    """Return the AUROC in percent of each set and their mean; `score` maps the name of a set to scores."""
     inside = score("test")
     each = [100 * auroc(inside, score(name)) for name in OOD]
     return dict(zip((*OOD, "mean"), [*each, float(np.mean(each))], strict=True))
