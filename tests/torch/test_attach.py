@@ -124,7 +124,7 @@ def test_a_backbone_that_returns_features_is_wrapped():
     before = backbone(x)
     attached = attach(backbone, 2, n_features=8)
     assert attached.layer is None
-    assert "behind the model" in repr(attached)
+    assert "after the model" in repr(attached)
     assert attached(x).direction.shape == (6, 3)
     assert torch.equal(attached.undo()(x), before)
 
@@ -219,7 +219,7 @@ def test_the_state_holds_every_weight_once():
             lambda: attach(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), 2),
             r"Got BatchNorm1d \('1'\). Name one with layer=, for example layer='0'",
         ),
-        (lambda: attach(nn.Sequential(nn.Linear(4, 8), nn.Softmax(1)), 2), r"nothing behind .* Got Softmax \('1'\)"),
+        (lambda: attach(nn.Sequential(nn.Linear(4, 8), nn.Softmax(1)), 2), r"nothing after .* Got Softmax \('1'\)"),
         (
             lambda: attach(Backbone(head=nn.Linear(8, 5), head_dist=nn.Linear(8, 5)), 2),
             "two side by side, 'head' and 'head_dist'",

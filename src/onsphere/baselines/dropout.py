@@ -20,7 +20,7 @@ __all__ = ["MCDropout", "MCDropoutClassifier"]
 
 
 class MCDropout(NetworkRegressor):
-    """Monte Carlo dropout: the mean and spread of many passes, in each of which other activations are dropped.
+    """Monte Carlo dropout: the mean and spread of many passes, each with other activations dropped.
 
     Each pass is one thinned network, drawn from an approximate posterior over weights; where they disagree, the network
     is unsure. A pass drops the same for all rows and passes are seeded, so a row always gets the same prediction.

@@ -52,7 +52,7 @@ class SphericalOutput(NamedTuple):
 
 
 def norm(vectors: Array) -> Array:
-    """Euclidean norm over the last axis, exact for subnormal and huge entries and with gradient 0 at zero.
+    """Return the Euclidean norm over the last axis, exact for subnormal and huge entries and with gradient 0 at zero.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def norm_violation(direction: Array) -> Array:
 
 
 def uncertainty(direction: Array, magnitude: Array) -> Array:
-    """The score of the paper: u = |R|·| ‖d‖ − 1 |.
+    """Return the score of the paper: u = |R|·| ‖d‖ − 1 |.
 
     Proposition 1: the error of R·d is at least u·(1 − ε), with ε = |R − R_true| / (|R|·‖d − d_true‖). The bars
     around R matter only for a model that extrapolates to a magnitude below zero.
@@ -145,7 +145,7 @@ def uncertainty(direction: Array, magnitude: Array) -> Array:
 
 
 def isotropic_constant(direction: Array) -> Array:
-    """The k of Proposition 2 for a target that fills its k-dimensional space: k − 1, one value per row.
+    """Return the k of Proposition 2 for a target that fills its k-dimensional space: k − 1, one value per row.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def isotropic_constant(direction: Array) -> Array:
 
 
 def lift_constant(direction: Array) -> Array:
-    """The k of a lifted target (z, c) with D outputs: k = D − 1 + d²_{D+1}/‖d‖².
+    """Return the k of a lifted target (z, c) with D outputs: k = D − 1 + d²_{D+1}/‖d‖².
 
     The anchor c carries no noise, so the noise seen across the direction is smaller than D, the more so the
     farther the direction leans away from the anchor. k is kept above the root of the float's precision, so that
@@ -178,7 +178,7 @@ def lift_constant(direction: Array) -> Array:
 
 
 def sigma(direction: Array, magnitude: Array, constant: Array) -> Array:
-    """Standard deviation of the noise around the target: σ̂ = |R|·√(|1 − ‖d‖²| / k).
+    """Return the standard deviation of the noise around the target: σ̂ = |R|·√(|1 − ‖d‖²| / k).
 
     Parameters
     ----------

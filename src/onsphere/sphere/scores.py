@@ -25,7 +25,7 @@ __all__ = [
 
 
 def uncertainty(outputs: SphericalOutput) -> Array:
-    """The paper's score for regression: u = |R|·| ‖d‖ − 1 |, a lower bound of the error (Proposition 1).
+    """Return the paper's score for regression: u = |R|·| ‖d‖ − 1 |, a lower bound of the error (Proposition 1).
 
     Examples
     --------
@@ -37,7 +37,7 @@ def uncertainty(outputs: SphericalOutput) -> Array:
 
 
 def violation(outputs: SphericalOutput) -> Array:
-    """The reference code's score for classification: | ‖d‖ − 1 |.
+    """Return the reference code's score for classification: | ‖d‖ − 1 |.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def signed(outputs: SphericalOutput) -> Array:
 
 
 def anchor_residual(outputs: SphericalOutput, anchor: float) -> Array:
-    """An error seen without a label, for lifted targets: a = |R·d_{D+1} − c|.
+    """Return an error that needs no label, for lifted targets: a = |R·d_{D+1} − c|.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def anchor_residual(outputs: SphericalOutput, anchor: float) -> Array:
 
 
 def anchored(outputs: SphericalOutput, anchor: float) -> Array:
-    """`uncertainty` plus `anchor_residual`, for lifted targets: u + a. Sees a shift of the input better than u.
+    """Return `uncertainty` plus `anchor_residual`, for lifted targets: u + a. It sees a shift of inputs better than u.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def anchored(outputs: SphericalOutput, anchor: float) -> Array:
 
 
 def gini(outputs: SphericalOutput) -> Array:
-    """Gini impurity 1 − ‖d‖² of a direction that estimates class probabilities: the plain baseline for HCM.
+    """Return the Gini impurity 1 − ‖d‖² of a direction that estimates class probabilities: the plain baseline for HCM.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def gini(outputs: SphericalOutput) -> Array:
 
 
 def reference_confidence(outputs: SphericalOutput) -> Array:
-    """The reference code's confidence on CIFAR-10: exp(1 − n) for n = ‖d‖ ≥ 1, exp(1 − 1/n) for n < 1.
+    """Return the reference code's confidence on CIFAR-10: exp(1 − n) for n = ‖d‖ ≥ 1, exp(1 − 1/n) for n < 1.
 
     Examples
     --------

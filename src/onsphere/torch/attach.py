@@ -1,4 +1,4 @@
-"""A spherical head on a model that exists: its last linear layer replaced, or a layer put behind it."""
+"""A spherical head for an existing model: in place of its last linear layer, or after the model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Attached(SphereReader):
         return f"model.{self.layer}".rstrip(".")
 
     def forward(self, *args: Any, **kwargs: Any) -> SphericalOutput:
-        """Run the model and read its outputs, or those of the layer behind it."""
+        """Run the model and read its outputs, or those of the layer after it."""
         if self.layer is None:
             features = _pick_tensor(self.model(*args, **kwargs))
             check_features(features, self.linear.in_features)
@@ -107,7 +107,7 @@ class Attached(SphereReader):
 
     def extra_repr(self) -> str:
         if self.layer is None:
-            return f"{super().extra_repr()}, behind the model"
+            return f"{super().extra_repr()}, after the model"
         return f"{super().extra_repr()}, in place of {self.layer or 'the model'!r}: {self._original[0]!r}"
 
 
@@ -128,16 +128,15 @@ def attach(
     model : Module
         It is changed in place; `undo` of the result changes it back. It may return a tensor or, like the models of
         Hugging Face, an object with `logits` (or `pooler_output`, where it is wrapped). Do not pass `labels` to these:
-        they would compute a loss of their own from numbers that are no logits. The new layer must be the last thing
-        that runs: a softmax written inside `forward` is not seen from outside, and has to be taken out.
+        they would compute a loss of their own from numbers that are not logits. The new layer must be the last thing
+        that runs: remove a softmax inside `forward`, which `attach` cannot see.
     n_outputs : int
         Number of outputs D of the target, or of classes.
     embedding, mean, magnitude : as in `SphericalHead`
     layer : str, optional
-        Name of the linear layer to replace, where it cannot be found or another is meant. By default the one that is
-        defined last.
+        Name of the linear layer to replace. By default the one that is defined last.
     n_features : int, optional
-        For a backbone that returns features, their number: nothing is replaced, and a layer is put behind it.
+        For a backbone that returns features, their number: nothing is replaced, and a layer is added after it.
 
     Returns
     -------
@@ -167,7 +166,9 @@ def attach(
     if n_features is not None:
         check_number("attach", "n_features", n_features, above=1, closed="left", whole=True)
         if layer is not None:
-            raise InvalidInputError("Expected layer or n_features. Got both. Replace a layer, or put one behind.")
+            raise InvalidInputError(
+                "Expected layer or n_features. Got both. Replace a layer, or add one after the model."
+            )
         found = None
     else:
         found = _find_last_linear(model) if layer is None else _check_named(model, layer)
@@ -215,7 +216,7 @@ def _find_last_linear(model: nn.Module) -> str:
         for later, after in parts[ends[-1] + 1 :]:
             if not isinstance(after, _PASSING):
                 got = _describe(_join(path, later), after)
-                raise _explain_choice(model, f"Expected nothing behind the last linear layer. Got {got}.")
+                raise _explain_choice(model, f"Expected nothing after the last linear layer. Got {got}.")
         for other, sibling in parts[: ends[-1]]:
             if not isinstance(module, nn.Sequential) and _are_side_by_side(sibling, part):
                 raise _explain_choice(

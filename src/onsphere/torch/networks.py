@@ -185,7 +185,7 @@ def _make_double_conv(n_in: int, n_out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Four blocks down, a bottleneck and four blocks up, each of which also gets the map of its own size.
+    """Four blocks down, a bottleneck, and four blocks up that also read the map of their size from the way down.
 
     Parameters
     ----------
