@@ -25,7 +25,7 @@ LAYERS = [
     {"table"},
     {"report", "export"},
     {"service"},
-    {"demo", "installation", "cli"},
+    {"demo", "cli"},
 ]
 HEAVY = {
     "torch": {"torch", "baselines"},

@@ -1,4 +1,4 @@
-"""The command line, as a person or a script meets it."""
+"""The command line as people and scripts use it."""
 
 import importlib
 import io
@@ -18,8 +18,8 @@ def run(*arguments, **environment):
     return CliRunner(env={"COLUMNS": "200", **environment}).invoke(cli.app, arguments)
 
 
-def assert_told(result, code, words):
-    """One line on stderr, nothing on stdout."""
+def assert_one_line(result, code, words):
+    """Assert that there is one line on stderr, and nothing on stdout."""
     assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -30,16 +30,16 @@ def assert_told(result, code, words):
 @pytest.mark.parametrize(
     ("arguments", "words"), [(["prdeict"], "No such command 'prdeict'"), (["info", "--wrong"], "--wrong")]
 )
-def test_a_mistake_is_told_in_one_line(arguments, words):
-    assert_told(run(*arguments), 2, words)
+def test_a_mistake_ends_in_one_line(arguments, words):
+    assert_one_line(run(*arguments), 2, words)
 
 
-def test_a_fault_of_ours_is_told_in_one_line_too(monkeypatch):
+def test_a_fault_of_ours_ends_in_one_line_too(monkeypatch):
     def fail():
         raise RuntimeError("nobody thought\nof this")
 
-    monkeypatch.setattr(info, "installation", fail)
-    assert_told(run("info"), 1, "please report it: RuntimeError: nobody thought of this")
+    monkeypatch.setattr(info, "find_installation", fail)
+    assert_one_line(run("info"), 1, "please report it: RuntimeError: nobody thought of this")
 
 
 def test_without_typer_it_says_what_to_install(monkeypatch):
@@ -78,7 +78,7 @@ def test_the_script_is_this_module(monkeypatch, capsys):
     assert "extra" in capsys.readouterr().out
 
 
-def test_the_package_runs_as_a_script_too_and_takes_any_stream(monkeypatch):
+def test_the_package_runs_as_a_script_with_any_stream(monkeypatch):
     printed = io.StringIO()
     monkeypatch.setattr(sys, "argv", ["onsphere", "info"])
     monkeypatch.setattr(sys, "stdout", printed)

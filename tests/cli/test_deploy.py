@@ -1,4 +1,4 @@
-"""export and monitor on the command line."""
+"""The commands export and monitor."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from onsphere.persistence import load_with_manifest, read_manifest
 from onsphere.table import fit as fitting
 from onsphere.table import fit_table, read_table
 from onsphere.table.columns import KINDS
-from onsphere.table.model_file import described_columns
+from onsphere.table.model_file import read_summary_columns
 
 
 def run(*arguments):
@@ -45,7 +45,7 @@ def test_a_graph_answers_as_the_model_does(folder):
     assert set(names) == set(model.feature_names_in_)
 
 
-def test_what_is_read_is_not_written_over(folder):
+def test_inputs_are_not_overwritten(folder):
     shutil.copy("model.onsphere", "model.onnx")
     shutil.copy("model.onsphere", "model.png")
     shutil.copy("stream.csv", "stream.png")
@@ -61,7 +61,7 @@ def test_what_is_read_is_not_written_over(folder):
     assert (folder / "model.onnx").read_bytes() == (folder / "model.onsphere").read_bytes()
 
 
-def test_a_column_without_a_name_is_one_like_others(folder):
+def test_a_column_without_a_name_can_be_exported(folder):
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(100, 2)), columns=["", "column"])
     table.assign(price=table.sum(axis=1)).to_parquet("nameless.parquet")
@@ -77,8 +77,8 @@ def test_a_column_without_a_name_is_one_like_others(folder):
     ]
 
 
-def test_without_rows_a_graph_is_compared_on_drawn_ones(folder):
-    """As it is written in the specification: `onsphere export model.onsphere model.onnx`."""
+def test_without_rows_a_graph_is_compared_on_generated_ones(folder):
+    """Run `onsphere export model.onsphere model.onnx`, as the guide writes it."""
     result = run("export", "model.onsphere", "model.onnx")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "Compared on 1,000 rows drawn column by column from the summary of each column" in result.stdout
@@ -89,7 +89,7 @@ def test_without_rows_a_graph_is_compared_on_drawn_ones(folder):
 
 
 def test_a_file_without_a_reference_needs_rows(folder):
-    """As all files were before there was one."""
+    """Use a file of the first versions, which had no reference."""
     model, manifest = load_with_manifest("model.onsphere")
     summary = {name: value for name, value in manifest["summary"].items() if name != "reference"}
     model.save("old.onsphere", summary=summary)
@@ -113,16 +113,16 @@ def test_a_file_without_a_reference_needs_rows(folder):
         lambda reference: reference | {"size": reference["size"] | {"sample": ["much"]}},
     ],
 )
-def test_a_strange_reference_is_told(folder, change):
+def test_a_bad_reference_is_rejected(folder, change):
     model, manifest = load_with_manifest("model.onsphere")
     summary = manifest["summary"]
     model.save("bad.onsphere", summary=summary | {"reference": change(summary["reference"])})
     for command in (("export", "bad.onsphere", "bad.onnx"), ("monitor", "bad.onsphere", "stream.csv")):
         result = run(*command)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "does not say what it should of: reference" in result.stderr
+        assert "does not say what it should about: reference" in result.stderr
     with pytest.raises(InvalidInputError, match="reference"):
-        described_columns(folder / "bad.onsphere", read_manifest("bad.onsphere")["summary"])
+        read_summary_columns(folder / "bad.onsphere", read_manifest("bad.onsphere")["summary"])
 
 
 def test_the_file_keeps_little_of_each_column(folder):
@@ -168,7 +168,7 @@ def test_monitor_finds_the_row_at_which_a_stream_changed(folder):
     assert (folder / "evidence.png").stat().st_size > 5_000
 
 
-def test_monitor_says_which_columns_moved_by_what_the_file_says(folder, houses):
+def test_monitor_finds_moved_columns_from_the_model_file(folder, houses):
     result = json.loads(run("monitor", "model.onsphere", "stream.csv", "--json").stdout)
     assert result["rows"] == 300
     assert 150 < result["alarmed_at"] < 250
@@ -187,7 +187,7 @@ def test_monitor_says_which_columns_moved_by_what_the_file_says(folder, houses):
     assert any(hint.startswith("sold: mean +4.") and hint.endswith("distance 100%") for hint in hints)
 
 
-def test_columns_that_moved_are_told_without_an_alarm(folder, houses):
+def test_moved_columns_are_shown_without_an_alarm(folder, houses):
     houses(200, 2).assign(rooms=2).to_csv("alike.csv", index=False)
     result = run("monitor", "model.onsphere", "alike.csv")
     assert result.stdout.splitlines()[:2] == [
@@ -197,14 +197,14 @@ def test_columns_that_moved_are_told_without_an_alarm(folder, houses):
     assert result.stdout.splitlines()[2].startswith("  rooms: mean ")
 
 
-def test_the_promise_is_told_where_it_holds(folder, houses):
+def test_the_promise_is_printed_only_where_it_holds(folder, houses):
     houses(520, 3).to_csv("many.csv", index=False)
     run("fit", "many.csv", "-t", "price", "--backbone", "kernel", "--save", "split.onsphere", "--quiet")
     result = run("monitor", "split.onsphere", "stream.csv")
     assert "(a false alarm has a chance of at most 0.01)" in result.stdout
 
 
-def test_monitor_is_quiet_where_nothing_changed(folder):
+def test_monitor_is_quiet_when_nothing_changed(folder):
     result = run("monitor", "model.onsphere", "fresh.csv", "--reference", "fresh.csv")
     assert (result.exit_code, result.stdout) == (0, "No alarm in 150 rows.\n")
     assert run("monitor", "model.onsphere", "stream.csv", "--quiet").stdout == ""
@@ -223,7 +223,7 @@ def test_monitor_is_quiet_where_nothing_changed(folder):
         (("monitor", "model.onsphere", "fresh.csv", "--plot", "e.doc"), "png"),
     ],
 )
-def test_what_cannot_be_done_is_told(folder, arguments, words):
+def test_impossible_requests_are_rejected(folder, arguments, words):
     before = sorted(path.name for path in folder.iterdir())
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")

@@ -4,12 +4,12 @@ from importlib.metadata import version
 
 import pytest
 
-from onsphere import installation as module
-from onsphere.installation import extras_of, installation
+from onsphere.cli import info as module
+from onsphere.cli.info import find_installation, split_requirements
 
 
 def test_versions_and_extras_are_those_of_this_environment():
-    found = installation()
+    found = find_installation()
     assert found.versions["numpy"] == version("numpy")
     assert found.versions["onsphere"] == version("onsphere")
     assert found.extras["torch"]["torch"] == version("torch")
@@ -17,9 +17,9 @@ def test_versions_and_extras_are_those_of_this_environment():
 
 
 @pytest.mark.parametrize("requirements", [None, [], ["no-such-package>=1; extra == 'cli'"]])
-def test_what_is_not_installed_has_no_version(monkeypatch, requirements):
+def test_a_missing_package_has_no_version(monkeypatch, requirements):
     monkeypatch.setattr(module, "requires", lambda name: requirements)
-    assert installation().extras == ({"cli": {"no-such-package": None}} if requirements else {})
+    assert find_installation().extras == ({"cli": {"no-such-package": None}} if requirements else {})
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_what_is_not_installed_has_no_version(monkeypatch, requirements):
         ("pytest; extra == 'dev'", [], {}),
     ],
 )
-def test_requirements_are_read(requirement, always, extras):
-    assert extras_of([requirement]) == (always, extras)
+def test_requirements_are_split_into_extras(requirement, always, extras):
+    assert split_requirements([requirement]) == (always, extras)

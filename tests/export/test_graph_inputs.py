@@ -18,7 +18,7 @@ from onsphere.drift import make_reference
 from onsphere.export import export_onnx, open_graph, prepare_inputs
 from onsphere.export.graph_inputs import draw_rows
 from onsphere.table import BACKBONES, Column, fit_table
-from onsphere.table.backbone_choice import table_model
+from onsphere.table.backbone_choice import make_table_model
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(120, 3))
@@ -59,7 +59,7 @@ def test_models_of_tables_take_the_raw_columns(backbone, classes, tmp_path):
     frame = table()
     target = np.where(frame["target"] > 35, "much", "little") if classes else np.asarray(frame.pop("target"))
     frame = frame.drop(columns="target", errors="ignore")
-    fitted = table_model(backbone, COLUMNS, classes=classes, calibration=0.3)
+    fitted = make_table_model(backbone, COLUMNS, classes=classes, calibration=0.3)
     if backbone == "extra-trees":
         fitted.estimator.set_params(trees__n_estimators=20)
     if backbone == "kernel":
@@ -91,14 +91,14 @@ def test_models_of_tables_take_the_raw_columns(backbone, classes, tmp_path):
 def test_an_empty_text_cannot_be_a_category(tmp_path):
     frame = pd.DataFrame({"shop": ["", "a"] * 30, "size": np.arange(60.0)})
     columns = (Column("shop", "category"), Column("size", "number"))
-    fitted = table_model("hist-gradient-boosting", columns, classes=False).fit(frame, np.arange(60.0))
+    fitted = make_table_model("hist-gradient-boosting", columns, classes=False).fit(frame, np.arange(60.0))
     with pytest.raises(InvalidInputError, match=r"empty text.*column shop"):
         export_onnx(fitted, tmp_path / "model.onnx", X=frame)
 
 
 def test_the_file_runs_without_onsphere(tmp_path):
     frame = table().drop(columns="target")
-    fitted = table_model("extra-trees", COLUMNS, classes=False, calibration=0.3)
+    fitted = make_table_model("extra-trees", COLUMNS, classes=False, calibration=0.3)
     fitted.fit(frame, np.asarray(table()["target"])).set_threshold(AcceptShare(0.9))
     export_onnx(fitted, tmp_path / "model.onnx", X=frame)
     _, metadata = open_graph(tmp_path / "model.onnx")

@@ -192,7 +192,7 @@ def test_one_sentence_names_the_first_problem_and_counts_the_others():
     raise_problems([])
 
 
-def test_values_are_shown_in_short():
+def test_values_are_shortened_in_messages():
     assert show_value("x" * 100) == f"the text '{'x' * 60}…'"
     assert show_value(datetime.date(2024, 1, 31)) == "2024-01-31"
     assert show_value(False) == "false"

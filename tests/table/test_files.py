@@ -1,4 +1,4 @@
-"""Files in, files out."""
+"""Tables are read from files and written to files."""
 
 import datetime
 import gzip
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from onsphere import InvalidInputError, MissingExtraError
 from onsphere.table import Column, TableEncoder, describe_columns, files, read_batches, read_table
-from onsphere.table import csv_dialect as dialects
-from onsphere.table.files import table_writer, to_frame
+from onsphere.table.files import to_frame
+from onsphere.table.predict import open_writer
 
 
 def in_batches(path, columns, **options):
@@ -26,7 +26,7 @@ def in_batches(path, columns, **options):
 
 
 def assert_same_numbers(path, **options):
-    """The reader of whole files and the one of batches lead to the same numbers, bit for bit."""
+    """Assert that reading whole files and reading batches give the same numbers, bit for bit."""
     frame = read_table(path, **options)
     columns = describe_columns(frame)
     encoder = TableEncoder(columns).fit(frame)
@@ -63,13 +63,13 @@ def csv(tmp_path, text, name="a.csv", encoding="utf-8"):
     ],
 )
 @pytest.mark.parametrize(("name", "encoding"), [("a.csv", "utf-8"), ("a.csv.gz", "utf-8-sig"), ("a", "cp1252")])
-def test_every_way_of_writing_csv_is_the_same_table(tmp_path, text, options, name, encoding):
+def test_every_dialect_of_csv_gives_the_same_table(tmp_path, text, options, name, encoding):
     frame = assert_same_numbers(csv(tmp_path, text, name, encoding), **options)
     assert frame.to_dict("list") == {"size": [1.5, 2.5, 1.0], "city": ["Köln", "Rom", "Köln"]}
 
 
-def test_a_file_longer_than_what_is_looked_at_may_still_be_cp1252(tmp_path, monkeypatch):
-    monkeypatch.setattr(dialects, "_SNIFFED", 25)
+def test_a_file_can_turn_out_to_be_cp1252_after_the_first_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_SNIFFED", 25)
     text = "size,city\n1.5,Köln\n2.5,Köln\n1,Rom\n"
     for encoding in ("utf-8", "cp1252"):
         assert read_table(csv(tmp_path, text, encoding=encoding))["city"].tolist() == ["Köln", "Köln", "Rom"]
@@ -77,14 +77,14 @@ def test_a_file_longer_than_what_is_looked_at_may_still_be_cp1252(tmp_path, monk
     assert read_table(csv(tmp_path, "size,city\n1.5,Köln\n2.50,éé\n1,Rom\n"))["city"].tolist() == ["Köln", "éé", "Rom"]
 
 
-def test_names_with_anything_in_them(tmp_path):
+def test_names_of_columns_may_hold_anything(tmp_path):
     path = csv(tmp_path, '"a, b";"c\nd";"say ""x""";é;1;;value\n1;2;3;4;5;6;7\n2;3;4;5;6;7;8\n1;3;4;5;6;7;7\n')
     frame = assert_same_numbers(path)
     assert list(frame.columns) == ["a, b", "c\nd", 'say "x"', "é", "1", "column_6", "value"]
     assert len(frame) == 3
 
 
-def test_cells_with_anything_in_them(tmp_path):
+def test_cells_may_hold_anything(tmp_path):
     text = 'x,y\n"a, b",1\n"line\none",2\n"say ""x""",3\n"a, b",4\n'
     assert assert_same_numbers(csv(tmp_path, text))["x"].tolist() == ["a, b", "line\none", 'say "x"', "a, b"]
 
@@ -99,7 +99,7 @@ def test_a_comma_is_a_decimal_point_only_where_most_numbers_have_it(tmp_path):
     assert frame["x"].tolist()[:2] == ["0.5", "1.5"]
 
 
-def test_keys_stay_as_they_are_written(tmp_path):
+def test_keys_are_not_changed(tmp_path):
     path = csv(tmp_path, "key;x\n007;1,5\n1,50;2,5\n")
     (table,) = read_batches(path, [Column("key", "key"), Column("x", "number")])
     assert table["key"].to_pylist() == ["007", "1,50"]
@@ -116,12 +116,12 @@ def test_categories_are_read_as_they_were_in_fit_whatever_they_look_like_now(tmp
     assert read_table(path, columns=[Column("code", "category")])["code"].tolist() == ["01", "02"]
 
 
-def test_missing_in_many_words(tmp_path):
+def test_many_words_stand_for_missing(tmp_path):
     frame = assert_same_numbers(csv(tmp_path, 'x,y\n1,a\n,NA\nNaN,""\nnull,n/a\n2,b\n'))
     assert frame["x"].isna().tolist() == frame["y"].isna().tolist() == [False, True, True, True, False]
 
 
-def test_a_table_with_ten_thousand_columns(tmp_path):
+def test_ten_thousand_columns_can_be_read(tmp_path):
     names = [f"a_rather_long_name_{index}" for index in range(10_000)]
     rows = [",".join(str(row + column) for column in range(10_000)) for row in range(3)]
     path = csv(tmp_path, "\n".join([",".join(names), *rows]))
@@ -143,7 +143,7 @@ CELL = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=5) | st.
         st.tuples(CELL, st.integers() | st.floats(allow_nan=False, allow_infinity=False)), min_size=3, max_size=8
     )
 )
-def test_any_table_written_by_pandas_is_read_alike_by_both_readers(rows, tmp_path_factory):
+def test_both_readers_agree_on_any_table_written_by_pandas(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("any") / "a.csv"
     pd.DataFrame(rows, columns=["text", "x"]).to_csv(path, index=False)
     try:
@@ -186,7 +186,7 @@ def write(table, path):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow"])
-def test_rich_types_become_plain_ones(tmp_path, name):
+def test_all_arrow_types_become_plain_ones(tmp_path, name):
     frame = assert_same_numbers(write(RICH, tmp_path / name))
     kinds = {column.name: column.kind for column in describe_columns(frame)}
     assert kinds == {
@@ -205,7 +205,7 @@ def test_rich_types_become_plain_ones(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a", "a.data"])
-def test_a_table_is_known_by_how_it_begins(tmp_path, name):
+def test_the_format_is_recognised_by_the_first_bytes(tmp_path, name):
     for suffix in (".parquet", ".feather"):
         write(RICH, tmp_path / f"b{suffix}").replace(tmp_path / name)
         assert len(read_table(tmp_path / name)) == 4
@@ -252,7 +252,7 @@ def test_batches_are_small_and_lose_nothing(tmp_path, monkeypatch, name):
         (b"a,b\n1,\x81\xe9\n", "cannot be read"),
     ],
 )
-def test_what_is_no_table_is_told_in_a_sentence(tmp_path, content, words):
+def test_files_that_are_no_table_are_rejected(tmp_path, content, words):
     path = tmp_path / "a.csv"
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=words):
@@ -261,7 +261,7 @@ def test_what_is_no_table_is_told_in_a_sentence(tmp_path, content, words):
         list(read_batches(path, []))
 
 
-def test_what_is_no_file_is_told(tmp_path):
+def test_paths_that_are_no_file_are_rejected(tmp_path):
     with pytest.raises(InvalidInputError, match="which does not exist"):
         read_table(tmp_path / "a.csv")
     with pytest.raises(InvalidInputError, match="which is a folder"):
@@ -269,7 +269,7 @@ def test_what_is_no_file_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.parquet", "a.arrow"])
-def test_a_damaged_file_is_told(tmp_path, name):
+def test_a_damaged_file_is_rejected(tmp_path, name):
     content = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)
     (tmp_path / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(InvalidInputError, match="cannot be read"):
@@ -280,12 +280,12 @@ def test_a_damaged_file_is_told(tmp_path, name):
 
 
 @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n", "§"])
-def test_what_is_no_delimiter_is_told(tmp_path, delimiter):
+def test_bad_delimiters_are_rejected(tmp_path, delimiter):
     with pytest.raises(InvalidInputError, match="a delimiter of one character"):
         read_table(csv(tmp_path, "a,b\n1,2\n"), delimiter=delimiter)
 
 
-def test_text_where_numbers_were_is_told(tmp_path):
+def test_text_in_a_column_of_numbers_is_named_with_its_row(tmp_path):
     path = csv(tmp_path, "x,y\n1,2\nabc,3\n")
     with pytest.raises(InvalidInputError, match=r"number in the column x of .*, row 1 .* Got the text 'abc'"):
         list(read_batches(path, [Column("x", "number")]))
@@ -293,7 +293,7 @@ def test_text_where_numbers_were_is_told(tmp_path):
         read_table(path, columns=[Column("x", "number")])
 
 
-def test_packed_files_are_known_by_how_they_begin(tmp_path):
+def test_gzip_is_recognised_by_the_first_bytes(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(gzip.compress(b"x,y\n1,2\n3,4\n"))
     assert read_table(path).values.tolist() == [[1, 2], [3, 4]]
@@ -303,7 +303,7 @@ def test_packed_files_are_known_by_how_they_begin(tmp_path):
     assert read_table(plain).values.tolist() == [[1, 2]]
 
 
-def test_other_things_are_called_by_their_names(tmp_path):
+def test_other_errors_are_explained(tmp_path):
     for encoding in ("utf-16", "utf-16-be"):
         text = "\ufeffx,y\n1,2\n" if encoding == "utf-16-be" else "x,y\n1,2\n"
         (tmp_path / "wide.csv").write_bytes(text.encode(encoding))
@@ -320,7 +320,7 @@ def test_other_things_are_called_by_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv"])
-def test_missing_features_are_told_and_missing_keys_are_not_missed(tmp_path, name):
+def test_features_must_be_there_and_keys_may_be_missing(tmp_path, name):
     table = pa.table({"x": [1.0, 2.0], "id": [1, 2]})
     path = tmp_path / name
     if name == "a.csv":
@@ -345,7 +345,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.parquet", "a.feather", "a.arrow"])
-def test_what_is_written_is_read_again(tmp_path, name):
+def test_written_tables_are_read_back_unchanged(tmp_path, name):
     path = tmp_path / name
     columns = {
         "name": ["a, b", 'say "x"\n', None],
@@ -353,7 +353,7 @@ def test_what_is_written_is_read_again(tmp_path, name):
         "n": [2**60, 1, 2],
         "good": [True, False, True],
     }
-    with table_writer(path) as writer:
+    with open_writer(path) as writer:
         writer.add(columns)
         writer.add(columns)
         assert not path.exists()
@@ -370,12 +370,12 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     path.write_text("old")
     with (
         pytest.raises(InvalidInputError, match="Expected key columns that can be written as csv"),
-        table_writer(path) as writer,
+        open_writer(path) as writer,
     ):
         writer.add({"pairs": [[1], [2]]})
 
     def stopped():
-        with table_writer(path) as writer:
+        with open_writer(path) as writer:
             writer.add({"x": [1]})
             raise KeyboardInterrupt
 
@@ -384,6 +384,6 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.csv", "old")]
 
 
-def test_a_strange_ending_is_told(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"whose name ends in \.csv"), table_writer(tmp_path / "a.xlsx"):
+def test_an_unknown_suffix_is_rejected(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"whose name ends in \.csv"), open_writer(tmp_path / "a.xlsx"):
         pass

@@ -1,4 +1,4 @@
-"""From a table to a calibrated model, and what it is worth."""
+"""A table becomes a calibrated model, with figures that hold."""
 
 import warnings
 
@@ -12,9 +12,8 @@ from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, Onsphere
 from onsphere.calibration import find_coverage_range
 from onsphere.table import BACKBONES, Column, backbone_choice, compare_table, evaluate, fit_table, read_table
 from onsphere.table import compare as comparing
-from onsphere.table.backbone_choice import choose_backbone, table_model
-from onsphere.table.fit import prepared
-from onsphere.table.targets import rows_with_target, split_target
+from onsphere.table.backbone_choice import choose_backbone, make_table_model
+from onsphere.table.prepare import drop_rows_without_target, prepare_table, split_target
 
 OPTIONS = {"task": "auto", "coverage": 0.9, "keys": (), "ignore": (), "test_size": 0.2, "random_state": 0}
 
@@ -33,7 +32,7 @@ def fitted(houses):
     return fit_table(houses(700, 0), ["price"], backbone="extra-trees", random_state=1)
 
 
-def test_what_is_found_on_the_way(fitted):
+def test_a_fit_reports_columns_notes_figures_and_rows(fitted):
     assert (fitted.task, fitted.why) == ("regression", "price has 698 different numbers")
     kinds = {column.name: column.kind for column in fitted.columns}
     assert kinds == {
@@ -53,8 +52,8 @@ def test_what_is_found_on_the_way(fitted):
     assert fitted.summary()["columns"][0]["kind"] == "key"
 
 
-def test_intervals_hold_as_often_as_asked_on_fresh_rows(fitted, houses):
-    """A range that a true promise leaves once in twenty times."""
+def test_intervals_cover_fresh_rows_as_often_as_promised(fitted, houses):
+    """Check a range that a true promise leaves once in twenty times."""
     fresh = houses(1000, 1)
     X, y = split_target(fresh, ["price"], fitted.columns, classes=False)
     figures = evaluate(fitted.model, X, y)
@@ -64,8 +63,8 @@ def test_intervals_hold_as_often_as_asked_on_fresh_rows(fitted, houses):
     assert figures["spearman"] > 0.3
 
 
-def test_levels_that_only_calibration_and_test_rows_have_are_unknown(houses):
-    """The split of the table, and the model's own for its calibration, are made here again by their seeds."""
+def test_categories_are_learned_from_training_rows_alone(houses):
+    """Repeat the split of the table, and the one that the model makes to calibrate, from their seeds."""
     frame = houses(500, 0)
     found = fit_table(frame, ["price"], backbone="kernel")
     rest, _ = train_test_split(frame, test_size=0.2, random_state=0)
@@ -85,7 +84,7 @@ def test_the_same_seed_gives_the_same_model(houses):
     assert figures[0] == figures[1] != figures[2]
 
 
-def test_small_tables_are_calibrated_by_folds_and_told(houses):
+def test_small_tables_are_calibrated_by_folds_with_a_note(houses):
     found = fit_table(houses(40, 0), ["price"])
     assert found.backbone == "extra-trees"
     assert found.notes[0] == "32 rows are too few to choose the backbone by cross-validation"
@@ -93,21 +92,21 @@ def test_small_tables_are_calibrated_by_folds_and_told(houses):
     assert found.n_rows == {"table": 40, "train": 32, "calibration": 32, "test": 8}
 
 
-def test_rows_without_a_target_are_left_out_and_told():
+def test_rows_without_a_target_are_left_out_with_a_note():
     frame = simple()
     frame.loc[:4, "y"] = None
     found = fit_table(frame, ["y"], backbone="kernel")
     assert found.notes[0] == "5 rows without y are left out"
 
 
-def test_keys_and_ignored_columns_as_asked():
-    table = prepared(simple(), ["y"], **{**OPTIONS, "keys": ["group"]})
+def test_keys_and_ignored_columns_can_be_chosen():
+    table = prepare_table(simple(), ["y"], **{**OPTIONS, "keys": ["group"]})
     assert [(column.name, column.kind) for column in table.columns] == [("x", "number"), ("group", "key")]
-    table = prepared(simple(), ["y"], **{**OPTIONS, "ignore": ["group"]})
+    table = prepare_table(simple(), ["y"], **{**OPTIONS, "ignore": ["group"]})
     assert table.columns[1] == Column("group", "unused", "as asked")
 
 
-def test_several_targets():
+def test_several_targets_are_fitted_together():
     frame = simple(150)
     frame["z"] = frame["x"] - 1
     found = fit_table(frame, ["y", "z"], backbone="kernel", rule=Tolerance(100.0))
@@ -122,7 +121,7 @@ def test_several_targets():
 def what(values, **options):
     n = 60
     frame = pd.DataFrame({"x": np.arange(n) * 0.5, "y": pd.Series([values[index % len(values)] for index in range(n)])})
-    table = prepared(frame, ["y"], **(OPTIONS | options))
+    table = prepare_table(frame, ["y"], **(OPTIONS | options))
     return table.classes, table.why, sorted(set(np.ravel(table.y).tolist()))
 
 
@@ -132,9 +131,14 @@ def what(values, **options):
         (["b", "a"], True, "y is text with 2 different values", ["a", "b"]),
         ([True, False], True, "y is true or false", [False, True]),
         ([True, False, None], True, "y is true or false", [False, True]),
-        ([1, 2], True, "y has 2 different whole numbers; --task regression takes them as amounts", [1, 2]),
-        ([1, 2, None], True, "y has 2 different whole numbers; --task regression takes them as amounts", [1, 2]),
-        (["1", "2", None], True, "y has 2 different whole numbers; --task regression takes them as amounts", [1, 2]),
+        ([1, 2], True, "y has 2 different whole numbers; choose the task regression if they are amounts", [1, 2]),
+        ([1, 2, None], True, "y has 2 different whole numbers; choose the task regression if they are amounts", [1, 2]),
+        (
+            ["1", "2", None],
+            True,
+            "y has 2 different whole numbers; choose the task regression if they are amounts",
+            [1, 2],
+        ),
         ([0.5, 1.0], False, "y has 2 different numbers", [0.5, 1.0]),
         (["0.5", "1.0"], False, "y has 2 different numbers", [0.5, 1.0]),
         (list(range(12)), False, "y has 12 different numbers", list(range(12))),
@@ -144,13 +148,13 @@ def test_the_task_follows_from_the_target(values, classes, why, found):
     assert what(values) == (classes, why, found)
 
 
-def test_the_task_as_asked():
+def test_the_task_can_be_chosen():
     assert what([1, 2], task="regression") == (False, "as asked", [1.0, 2.0])
     assert what([0.5, 1.5], task="classification") == (True, "as asked", ["0.5", "1.5"])
     assert what(["2024-01", "2024-02"], task="classification") == (True, "as asked", ["2024-01", "2024-02"])
 
 
-def test_a_rare_class_is_left_out_and_told_and_a_small_one_is_kept():
+def test_a_rare_class_is_left_out_with_a_note_and_a_small_one_is_kept():
     rng = np.random.default_rng(0)
     labels = np.array(["common"] * 200 + ["other"] * 80 + ["small"] * 5 + ["rare"] * 4)
     frame = pd.DataFrame(
@@ -168,11 +172,11 @@ def test_a_rare_class_is_left_out_and_told_and_a_small_one_is_kept():
     assert [set(row) for row in found.candidates] == [{"backbone", "error", "Spearman", "coverage", "Brier"}]
 
 
-def test_many_small_classes_can_be_chosen_by():
+def test_a_backbone_can_be_chosen_with_many_small_classes():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), 4)
     X = pd.DataFrame({"x": labels + rng.normal(size=80), "w": rng.normal(size=80)})
-    for train, held, test in backbone_choice._folds(labels, True, 0):
+    for train, held, test in backbone_choice._split_folds(labels, True, 0):
         assert set(labels[train]) == set(labels)
         assert len({*train, *held, *test}) == len(train) + len(held) + len(test) == 80
         assert len(X.iloc[held]) > 0
@@ -196,12 +200,12 @@ def test_many_small_classes_can_be_chosen_by():
         ({"x": 1, "group": "a"}, r"Expected a column to learn from. Got x \(unused, constant\), group"),
     ],
 )
-def test_tables_that_teach_nothing_are_told(change, words):
+def test_tables_with_nothing_to_learn_are_rejected(change, words):
     with pytest.raises(InvalidInputError, match=words):
         fit_table(simple().assign(**change), ["y"], backbone="kernel")
 
 
-def test_one_stray_word_in_a_target_is_named():
+def test_one_word_among_the_numbers_of_a_target_is_named():
     frame = simple()
     frame["y"] = frame["y"].round(3).astype(str)
     frame.loc[17, "y"] = "unknown"
@@ -213,7 +217,7 @@ def test_one_stray_word_in_a_target_is_named():
         fit_table(frame, ["y"])
 
 
-def test_lists_are_no_target():
+def test_a_target_of_lists_is_rejected():
     frame = simple()
     frame["y"] = [[1, 2]] * 60
     with pytest.raises(InvalidInputError, match="in y, which holds a list in each row"):
@@ -237,12 +241,12 @@ def test_lists_are_no_target():
         (["x", "y"], {"task": "classification"}, "Expected one target for classification. Got x, y"),
     ],
 )
-def test_bad_arguments_are_told(targets, options, words):
+def test_bad_arguments_are_rejected(targets, options, words):
     with pytest.raises(InvalidInputError, match=words.replace("?", r"\?")):
         fit_table(simple(), targets, **options)
 
 
-def test_what_is_no_table_is_told():
+def test_what_is_not_a_table_is_rejected():
     with pytest.raises(InvalidTypeError, match="Expected a DataFrame"):
         fit_table([[1.0]], ["y"])
     with pytest.raises(InvalidInputError, match="Got one column, 'y'"):
@@ -251,8 +255,8 @@ def test_what_is_no_table_is_told():
         fit_table(simple(12), ["y"])
 
 
-def test_rows_whose_target_is_text_stay_text_if_asked():
-    known, notes = rows_with_target(pd.DataFrame({"y": ["01", None, "02"]}), ["y"], as_text=True)
+def test_a_target_of_text_can_stay_text():
+    known, notes = drop_rows_without_target(pd.DataFrame({"y": ["01", None, "02"]}), ["y"], as_text=True)
     assert (known["y"].tolist(), notes) == (["01", "02"], ["1 rows without y are left out"])
 
 
@@ -262,7 +266,7 @@ def test_rows_whose_target_is_text_stay_text_if_asked():
 def test_the_backbone_with_the_best_score_is_taken(houses, monkeypatch):
     monkeypatch.setattr(backbone_choice, "BACKBONES", {name: BACKBONES[name] for name in ("kernel", "extra-trees")})
     told = []
-    found = fit_table(houses(120, 0), ["price"], report=told.append)
+    found = fit_table(houses(120, 0), ["price"], on_progress=told.append)
     scores = {row["backbone"]: row["Winkler"] for row in found.candidates}
     assert found.backbone == min(scores, key=scores.get)
     assert told[:2] == ["trying kernel", "trying extra-trees"]
@@ -280,22 +284,22 @@ def test_every_backbone_takes_any_table(houses, name):
     assert (result.lower < result.upper).all()
 
 
-def test_no_backbone_that_can_learn_is_told(monkeypatch):
+def test_an_error_says_that_no_backbone_can_learn(monkeypatch):
     def broken():
         raise InvalidInputError("nothing works")
 
     monkeypatch.setattr(backbone_choice, "BACKBONES", {"broken": broken})
-    options = {"classes": False, "coverage": 0.9, "random_state": 0, "report": lambda what: None}
+    options = {"classes": False, "coverage": 0.9, "random_state": 0, "on_progress": lambda step: None}
     with pytest.raises(InvalidInputError, match=r"Expected a backbone that can learn this table\. Got: nothing works"):
         choose_backbone(simple()[["x"]], simple()["y"], [Column("x", "number")], **options)
-    with pytest.raises(InvalidInputError, match="'backbone' parameter of table_model"):
-        table_model("kernel", [], classes=False)
+    with pytest.raises(InvalidInputError, match="'backbone' parameter of make_table_model"):
+        make_table_model("kernel", [], classes=False)
 
 
 # --- what it is worth ---
 
 
-def test_figures_of_a_few_rows():
+def test_a_few_rows_can_be_measured():
     found = fit_table(simple(), ["y"], backbone="kernel")
     one = evaluate(found.model, found.X_test[:1], found.y_test[:1])
     assert (one["rows"], one["spearman"]) == (1, None)
@@ -306,7 +310,7 @@ def test_figures_of_a_few_rows():
     assert "accepted" not in evaluate(found.model, found.X_test, found.y_test)
 
 
-def test_figures_of_several_outputs():
+def test_several_outputs_are_measured_together_and_each():
     frame = simple().assign(z=lambda rows: 10 * rows["x"])
     found = fit_table(frame, ["y", "z"], backbone="kernel")
     answer = found.model.assess(found.X_test)
@@ -325,15 +329,15 @@ def test_figures_of_several_outputs():
 # --- rules ---
 
 
-def test_a_risk_that_does_not_go_with_the_target_is_told_before_the_fit(monkeypatch):
-    monkeypatch.setattr("onsphere.table.fit.table_model", None)
-    with pytest.raises(InvalidInputError, match="Expected --tolerance beside --risk for numbers"):
+def test_a_rule_that_does_not_fit_the_target_is_rejected_before_the_fit(monkeypatch):
+    monkeypatch.setattr("onsphere.table.fit.make_table_model", None)
+    with pytest.raises(InvalidInputError, match="Expected a tolerance for numbers"):
         fit_table(simple(), ["y"], rule=MaxErrorRate(0.1))
-    with pytest.raises(InvalidInputError, match="Expected --risk without --tolerance for classes"):
+    with pytest.raises(InvalidInputError, match="Expected no tolerance for classes"):
         fit_table(simple(), ["group"], rule=MaxErrorRate(0.1, tolerance=1.0))
 
 
-def test_a_rule_of_ones_own_speaks_for_itself():
+def test_the_error_of_a_custom_rule_is_passed_on():
     class Mine:
         def threshold(self, calibration):
             if fails:
@@ -348,7 +352,7 @@ def test_a_rule_of_ones_own_speaks_for_itself():
         fit_table(simple(), ["y"], backbone="kernel", rule=Mine())
 
 
-def test_infinity_is_told_with_its_row():
+def test_infinity_is_rejected_with_its_row():
     frame = simple()
     frame.loc[7, "x"] = -np.inf
     for work in (fit_table, compare_table):
@@ -365,7 +369,7 @@ def test_chance_is_a_binomial_once_the_calibration_is_large():
 
 
 def test_chance_counts_the_luck_of_the_calibration():
-    """Coverage of n rows by the k-th largest of m uniform scores, a thousand times."""
+    """Draw the coverage of n rows by the k-th largest of m uniform scores a thousand times."""
     rng = np.random.default_rng(0)
     m, n, coverage = 50, 200, 0.9
     limits = np.sort(rng.random((4000, m)), axis=1)[:, int(np.ceil((m + 1) * coverage)) - 1]
@@ -378,7 +382,7 @@ def test_chance_counts_the_luck_of_the_calibration():
 # --- comparing ---
 
 
-def test_methods_side_by_side(monkeypatch, houses):
+def test_methods_are_compared_on_the_same_rows(monkeypatch, houses):
     monkeypatch.setattr(comparing, "BACKBONES", {"kernel": BACKBONES["kernel"]})
     monkeypatch.setattr(comparing, "find_spec", lambda name: None)
     result = compare_table(houses(150, 0), ["price"], shifted=houses(20, 1).assign(size=1e4), ignore=["rooms"])
@@ -390,7 +394,7 @@ def test_methods_side_by_side(monkeypatch, houses):
 
 
 def test_networks_are_compared_where_torch_is_installed():
-    methods = comparing._number_methods()
+    methods = comparing._list_regressors()
     assert {"HCM network", "ensemble of 5", "MC dropout", "evidential", "Gaussian"} < set(methods)
 
 

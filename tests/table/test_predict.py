@@ -1,4 +1,4 @@
-"""A file in, a file with predictions out."""
+"""A file is read, and a file with predictions is written."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,6 @@ import pyarrow.parquet
 import pytest
 
 from onsphere import InvalidInputError
-from onsphere.table import csv_dialect as dialect
 from onsphere.table import files, fit_table, predict_file, read_table
 
 OUTPUTS = ["value", "uncertainty", "lower", "upper", "confidence", "accepted"]
@@ -25,7 +24,7 @@ def predicted(found, path, tmp_path, name="out.csv", **options):
     return frame
 
 
-def test_rows_come_out_as_they_went_in(fitted, houses, tmp_path):
+def test_rows_keep_their_order_and_keys(fitted, houses, tmp_path):
     new = houses(50, 1)
     new.to_csv(tmp_path / "new.csv", index=False)
     frame = predicted(fitted, tmp_path / "new.csv", tmp_path)
@@ -37,7 +36,7 @@ def test_rows_come_out_as_they_went_in(fitted, houses, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
-def test_batches_change_no_bit(fitted, houses, tmp_path, monkeypatch, suffix):
+def test_batches_do_not_change_the_answers(fitted, houses, tmp_path, monkeypatch, suffix):
     new = houses(300, 1)
     path = tmp_path / f"new{suffix}"
     if suffix == ".csv":
@@ -48,16 +47,16 @@ def test_batches_change_no_bit(fitted, houses, tmp_path, monkeypatch, suffix):
         new.to_feather(path)
     whole = predicted(fitted, path, tmp_path, f"whole{suffix}")
     monkeypatch.setattr(files, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(dialect, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 1000)
     told = []
-    parts = predicted(fitted, path, tmp_path, f"parts{suffix}", report=told.append)
+    parts = predicted(fitted, path, tmp_path, f"parts{suffix}", on_progress=told.append)
     pd.testing.assert_frame_equal(parts, whole, check_exact=True)
     assert (tmp_path / f"parts{suffix}").stat().st_size > 0
     assert len(told) > 40
     assert told[-1] == 300
 
 
-def test_the_order_of_columns_and_further_ones_do_not_matter(fitted, houses, tmp_path):
+def test_column_order_and_extra_columns_do_not_matter(fitted, houses, tmp_path):
     new = houses(30, 1)
     new.to_csv(tmp_path / "a.csv", index=False)
     new[new.columns[::-1]].drop(columns=["price", "country"]).assign(more="x", **{"a b": 1}).to_csv(
@@ -74,7 +73,7 @@ def test_rows_are_numbered_where_there_is_no_key(fitted, houses, tmp_path, monke
     assert (frame.columns[0], frame["row"].tolist()) == ("row", list(range(10)))
 
 
-def test_a_key_called_like_an_answer_keeps_its_values(houses, tmp_path):
+def test_a_key_with_the_name_of_an_answer_is_renamed(houses, tmp_path):
     renamed = {"house_id": "value"}
     found = fit_table(houses(60, 0).rename(columns=renamed), ["price"], backbone="kernel")
     new = houses(10, 1).rename(columns=renamed)
@@ -93,7 +92,7 @@ def test_keys_with_gaps_and_large_numbers_stay_whole(fitted, houses, tmp_path, m
     assert pa.parquet.read_table(tmp_path / "out.parquet")["house_id"].to_pylist() == keys.to_pylist()
 
 
-def test_a_column_that_is_empty_in_the_new_file(fitted, houses, tmp_path):
+def test_a_column_may_be_empty_in_the_new_file(fitted, houses, tmp_path):
     new = houses(10, 1).assign(age=None, city=None, sold=None)
     new.to_parquet(tmp_path / "new.parquet")
     new.to_csv(tmp_path / "new.csv", index=False)
@@ -101,7 +100,7 @@ def test_a_column_that_is_empty_in_the_new_file(fitted, houses, tmp_path):
     pd.testing.assert_frame_equal(first, second, check_exact=True)
 
 
-def test_unknown_categories_are_like_none_of_the_known(fitted, houses, tmp_path):
+def test_unknown_categories_are_predicted_as_none_of_the_known_ones(fitted, houses, tmp_path):
     new = houses(10, 1)
     frames = []
     for city in ("Atlantis", "El Dorado"):
@@ -155,7 +154,7 @@ def test_without_a_threshold_nothing_is_accepted_or_rejected(houses, tmp_path):
     assert list(read_table(tmp_path / "out.csv")) == ["house_id", "value", "uncertainty"]
 
 
-def test_what_goes_wrong_leaves_the_old_file(fitted, houses, tmp_path):
+def test_an_error_leaves_the_old_file(fitted, houses, tmp_path):
     new = houses(10, 1)
     (tmp_path / "out.csv").write_text("old")
     new[:0].to_csv(tmp_path / "empty.csv", index=False)
@@ -166,7 +165,7 @@ def test_what_goes_wrong_leaves_the_old_file(fitted, houses, tmp_path):
         ("empty.csv", "which has a header and no rows"),
         ("empty.parquet", "which has no rows"),
         ("lacking.csv", r"Expected the column\(s\) size"),
-        ("mixed.csv", r"in the column sold, row 9 .* Got the text 'soon'"),
+        ("mixed.csv", r"in the column sold of .*mixed\.csv, row 9 .* Got the text 'soon'"),
     ):
         with pytest.raises(InvalidInputError, match=words):
             predict_file(fitted.model, fitted.columns, tmp_path / name, tmp_path / "out.csv")
@@ -176,7 +175,7 @@ def test_what_goes_wrong_leaves_the_old_file(fitted, houses, tmp_path):
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_the_row_of_a_mistake_is_that_of_the_file(fitted, houses, tmp_path, monkeypatch):
+def test_an_error_counts_rows_from_the_start_of_the_file(fitted, houses, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_BATCH_ROWS", 3)
     houses(10, 1).assign(sold=["2024-01-31"] * 8 + ["soon"] * 2).to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(InvalidInputError, match=r"row 8 .* Got the text 'soon'"):

@@ -1,6 +1,6 @@
 """The command line: thin commands over the public names.
 
-What goes wrong ends in one sentence on stderr: exit code 2 for what the user can mend, 1 for a fault of ours.
+A failure ends in one sentence on stderr: exit code 2 for what the user can fix, 1 for a fault of ours.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ for command in (
 
 
 def main() -> None:
-    """What the script `onsphere` runs."""
+    """Run the script `onsphere`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # names may have letters that a terminal has not
+            stream.reconfigure(errors="replace")  # names may have letters that a terminal cannot show
     app()

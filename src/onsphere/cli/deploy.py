@@ -1,4 +1,4 @@
-"""`onsphere export` and `onsphere monitor`: a model elsewhere, and whether its rows are still those it knows."""
+"""The commands `onsphere export` and `onsphere monitor`: a model in another runtime, and whether its rows changed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import typer
 
 from onsphere._internal.atomic_files import check_writable, write_atomically
 from onsphere._internal.validation import check_option
-from onsphere.cli.console import print_json, spinner
-from onsphere.cli.model_rows import feature_rows, share_asked
-from onsphere.cli.output import show_files
-from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet
+from onsphere.cli.console import print_files, print_json, spin
+from onsphere.cli.model_rows import read_feature_rows
+from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet, choose_coverage
 from onsphere.drift import DriftMonitor
 from onsphere.errors import InvalidInputError
 from onsphere.persistence import get_calibration_method
-from onsphere.table import read_batches, to_frame
-from onsphere.table.cells import read_features
 from onsphere.table.model_file import load_table_model
+from onsphere.table.predict import read_feature_batches
 
 __all__ = ["export", "monitor"]
 
@@ -37,7 +35,7 @@ def export(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as one ONNX graph, once it answers as the model does."""
+    """Write a model as one ONNX graph, once it gives the same answers as the model."""
     from onsphere.export import export_onnx
 
     if out.suffix != ".onnx":  # a table in this place would be overwritten
@@ -47,28 +45,28 @@ def export(
         )
     check_writable(out, model, *([] if rows is None else [rows]))
     fitted, summary, columns = load_table_model(model)
-    share = share_asked(coverage, summary)
+    share = choose_coverage(coverage, summary)
     if rows is None and summary.get("reference") is None:
         raise InvalidInputError(
             f"Expected rows to compare the graph and the model on. Got none, and {model} does not say what its columns "
             "hold. Pass real rows: --rows rows.csv."
         )
-    with spinner("export", hidden=quiet or as_json) as progress:
+    with spin("export", hidden=quiet or as_json) as progress:
         progress("reading")
-        frame = None if rows is None else feature_rows(rows, columns, delimiter)
+        frame = None if rows is None else read_feature_rows(rows, columns, delimiter)
         progress("comparing")
         parity = export_onnx(fitted, out, X=frame, coverage=share, summary=summary)
     if as_json:
         print_json(parity.to_dict() | {"out": out})
     elif not quiet:
         print(parity)
-        show_files(graph=out)
+        print_files(graph=out)
 
 
 def monitor(
     model: Model,
     data: Data,
-    alpha: Annotated[float, typer.Option(help="How probable a false alarm may be, over all rows.")] = 0.01,
+    alpha: Annotated[float, typer.Option(help="The largest chance of a false alarm, over all rows.")] = 0.01,
     reference: Annotated[
         Path | None,
         typer.Option(
@@ -82,23 +80,19 @@ def monitor(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go through the rows of a table in order, and say whether and when they ceased to be those the model knows."""
+    """Go through the rows of a table in order, and say whether and when they stopped being like those it knows."""
     if plot is not None:
         check_option("monitor", "plot", plot.suffix, [".png", ".svg", ".pdf"])
         check_writable(plot, model, data, *([] if reference is None else [reference]))
     fitted, summary, columns = load_table_model(model)
     features = [column for column in columns if column.is_feature]
-    names = [column.name for column in features]
     ordinary = summary.get("reference")
     if reference is not None:
-        ordinary = feature_rows(reference, columns, delimiter)
+        ordinary = read_feature_rows(reference, columns, delimiter)
     watch = DriftMonitor(fitted, alpha=alpha, reference=ordinary)
     evidence: list[float] = []
-    with spinner("monitor", hidden=quiet or as_json) as progress:
-        for table in read_batches(data, features, delimiter=delimiter):
-            frame = to_frame(table.select(names))
-            frame.index += watch.n_seen
-            rows = read_features(frame, features)
+    with spin("monitor", hidden=quiet or as_json) as progress:
+        for _, rows in read_feature_batches(data, features, delimiter=delimiter):
             result = fitted.assess(rows)
             update = watch.update(result.uncertainty) if ordinary is None else watch.observe(rows, result)
             evidence += update.log_capital.tolist()
@@ -110,15 +104,15 @@ def monitor(
         facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "log_capital": watch.log_capital, "alpha": alpha}
         print_json(facts | {"hints": [str(hint) for hint in hints], "plot": plot})
     elif not quiet:
-        print(_told(watch, exact=get_calibration_method(fitted) == "held-out rows"))
+        print(_describe_alarm(watch, exact=get_calibration_method(fitted) == "held-out rows"))
         if hints:
             print(f"Columns that moved{'' if watch.alarm else ', though the uncertainty does not show it'}:")
         for hint in hints:
             print(f"  {hint}")
-        show_files(plot=plot)
+        print_files(plot=plot)
 
 
-def _told(watch: DriftMonitor, *, exact: bool) -> str:
+def _describe_alarm(watch: DriftMonitor, *, exact: bool) -> str:
     if not watch.alarm:
         return f"No alarm in {watch.n_seen:,} rows."
     promise = (

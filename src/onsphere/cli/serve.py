@@ -1,4 +1,4 @@
-"""`onsphere serve` and `onsphere new-key`: a model behind HTTP."""
+"""The commands `onsphere serve` and `onsphere new-key`: a model behind HTTP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onsphere.cli.console import print_json, tell
+from onsphere.cli.console import print_json, print_message
 from onsphere.cli.table import CoverageOfFit
 
 __all__ = ["new_key", "serve"]
@@ -76,7 +76,7 @@ def serve(
         typer.Option(help="Seconds for what is in flight at the end.", show_default="30", rich_help_panel=_LIMITS),
     ] = None,
 ) -> None:
-    """Serve a model over HTTP, with a live page at /, a drift alarm and metrics; SIGHUP loads the file anew.
+    """Serve a model over HTTP, with a live page at /, a drift alarm and metrics; SIGHUP loads the file again.
 
     Every option can come from the environment as well: --read-timeout from ONSPHERE_READ_TIMEOUT, and so on.
     """
@@ -120,4 +120,4 @@ def new_key(
         print_json({"key": key, "hash": line})
         return
     print(key)
-    tell(f"Give the key to the client; it is not shown again. Put this in the service's keys file: {line}")
+    print_message(f"Give the key to the client; it is not shown again. Put this in the service's keys file: {line}")

@@ -1,9 +1,11 @@
-"""`onsphere fit`, `predict`, `evaluate`, `report` and `compare`: from a table to a decision about each row."""
+"""The commands `onsphere fit`, `predict`, `evaluate`, `report` and `compare`: from a table to decisions."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,19 +13,19 @@ import typer
 
 from onsphere._internal.atomic_files import check_writable
 from onsphere._internal.validation import check_number, check_option
-from onsphere.cli.console import print_json, print_table, spinner, tell
-from onsphere.cli.model_rows import feature_rows, known_rows, names_of_rows, share_asked, typed_features
-from onsphere.cli.output import show_figures, show_files, show_fit
-from onsphere.decision import AcceptShare, MaxErrorRate, Rule, Tolerance
+from onsphere.cli.console import print_figures, print_files, print_fit, print_json, print_message, print_table, spin
+from onsphere.cli.model_rows import KnownRows, name_rows, read_feature_rows, read_known_rows, restore_types
+from onsphere.decision import AcceptShare, MaxErrorRate, Tolerance
 from onsphere.errors import InvalidInputError
+from onsphere.evaluation import evaluate as measure
 from onsphere.table import BACKBONES, Column, compare_table, describe_columns, fit_table, predict_file, read_table
-from onsphere.table import evaluate as measure
 from onsphere.table.cells import read_features
-from onsphere.table.files import check_file, check_suffix
-from onsphere.table.fit import TASKS
+from onsphere.table.files import check_file
 from onsphere.table.model_file import load_table_model
+from onsphere.table.predict import check_suffix
+from onsphere.table.prepare import TASKS
 
-__all__ = ["compare", "evaluate", "fit", "predict", "report"]
+__all__ = ["choose_coverage", "compare", "evaluate", "fit", "predict", "report"]
 
 Data = Annotated[Path, typer.Argument(help="A table: CSV, Parquet or Arrow.", show_default=False)]
 Model = Annotated[Path, typer.Argument(help="What `onsphere fit --save` wrote.", show_default=False)]
@@ -31,17 +33,20 @@ Target = Annotated[
     list[str], typer.Option("--target", "-t", help="The column to predict; repeat it for several.", show_default=False)
 ]
 Task = Annotated[str, typer.Option(help=f"{', '.join(TASKS)}.", autocompletion=lambda: TASKS)]
-Coverage = Annotated[float, typer.Option(help="Which share of the truth intervals or sets are to hold.")]
-CoverageOfFit = Annotated[float | None, typer.Option(help="Of intervals or sets.", show_default="as in fit")]
+Coverage = Annotated[float, typer.Option(help="The share of true values that intervals or sets are to hold.")]
+CoverageOfFit = Annotated[
+    float | None, typer.Option(help="Coverage of intervals or sets.", show_default="as in fit")
+]
 Ignore = Annotated[list[str] | None, typer.Option(help="A column not to learn from; repeat it for several.")]
-Delimiter = Annotated[str | None, typer.Option(help="Of a CSV file.", show_default="found from the file")]
+Delimiter = Annotated[str | None, typer.Option(help="The delimiter of a CSV file.", show_default="found from the file")]
 Shifted = Annotated[
     Path | None, typer.Option(help="A second table, without a target, to compare with the first.", show_default=False)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
-Seed = Annotated[int, typer.Option(help="Of the split and the model; the same seed gives the same model.")]
+Seed = Annotated[int, typer.Option(help="A number that sets the split and the model; the same gives the same model.")]
 
+_Rule = AcceptShare | MaxErrorRate | Tolerance
 _COVERAGE = 0.9
 _FEWEST_REPORTED = 10  # rows that the model has not seen
 
@@ -57,19 +62,19 @@ def fit(
             autocompletion=lambda: ["auto", *BACKBONES],
         ),
     ] = "auto",
-    save: Annotated[Path | None, typer.Option(help="Where to keep the model.", show_default=False)] = None,
+    save: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
     report: Annotated[Path | None, typer.Option(help="Where to write an HTML report.", show_default=False)] = None,
     coverage: Coverage = _COVERAGE,
     accept: Annotated[
         float | None, typer.Option(help="Accept this share of rows like these.", show_default="0.95")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Reject what may be off by more than this.", show_default=False)
+        float | None, typer.Option(help="Reject rows that may be off by more than this.", show_default=False)
     ] = None,
     risk: Annotated[
         float | None,
         typer.Option(
-            help="Of the accepted, at most this share is wrong (off by more than --tolerance).", show_default=False
+            help="At most this share of the accepted rows is wrong (off by more than --tolerance).", show_default=False
         ),
     ] = None,
     key: Annotated[list[str] | None, typer.Option(help="A column that names rows; repeat it for several.")] = None,
@@ -80,10 +85,10 @@ def fit(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say what it is worth."""
+    """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say how good it is."""
     check_option("fit", "--backbone", backbone, ["auto", *BACKBONES])
     _check_options("fit", task, coverage, seed)
-    rule = _rule(accept, tolerance, risk)
+    rule = _choose_rule(accept, tolerance, risk)
     inputs = [data, *([shifted] if shifted else [])]
     if save is not None:
         check_writable(save, *inputs)
@@ -91,45 +96,47 @@ def fit(
         check_writable(report, *inputs, *([save] if save else []))
     if shifted is not None:
         check_file(shifted)
-    with spinner("fit", hidden=quiet or as_json) as progress:
+    with spin("fit", hidden=quiet or as_json) as progress:
         progress("reading")
         frame = read_table(data, delimiter=delimiter)
-        found = fit_table(
-            frame,
-            target,
-            task=task,
-            backbone=backbone,
-            coverage=coverage,
-            rule=rule,
-            keys=key or (),
-            ignore=ignore or (),
-            random_state=seed,
-            report=progress,
-        )
+        with _name_options(rule):
+            found = fit_table(
+                frame,
+                target,
+                task=task,
+                backbone=backbone,
+                coverage=coverage,
+                rule=rule,
+                keys=key or (),
+                ignore=ignore or (),
+                random_state=seed,
+                on_progress=progress,
+            )
+        found = replace(found, notes=[note.replace(str(rule), _format_rule(rule)) for note in found.notes])
         if report is not None and len(found.y_test) < _FEWEST_REPORTED:
             raise InvalidInputError(
                 f"Expected at least {_FEWEST_REPORTED} rows to report on, a fifth of the table. "
                 f"Got {len(found.y_test)}. Add rows, or leave --report out."
             )
-        other = None if shifted is None else _shown_rows(shifted, found.columns, delimiter)
+        other = None if shifted is None else read_feature_rows(shifted, found.columns, delimiter)
         summary = {"data": str(data), **found.summary()}
         if save is not None:
             progress("saving")
             found.model.save(save, summary=summary)
         if report is not None:
             progress("writing the report")
-            names = names_of_rows(frame.loc[found.X_test.index], found.columns)
-            options: Any = {"coverage": coverage, "names": names, "shifted": other, "shifted_path": shifted}
-            X_test = typed_features(read_features(found.X_test, found.columns), found.columns)
-            _write_report(found.model, X_test, found.y_test, report, summary, data, **options)
+            names = name_rows(frame.loc[found.X_test.index], found.columns)
+            rows = KnownRows(read_features(found.X_test, found.columns), found.y_test, [], names)
+            options: Any = {"coverage": coverage, "shifted": other, "shifted_path": shifted}
+            _write_report(report, found.model, rows, found.columns, summary, data, **options)
     if as_json:
-        told = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column
-        print_json(told | {"save": save, "report": report})
+        shown = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column
+        print_json(shown | {"save": save, "report": report})
     elif not quiet:
-        show_fit(found)
-        show_files(save=save, report=report)
+        print_fit(found)
+        print_files(save=save, report=report)
         if save is None:
-            tell("The model was not kept; add --save model.onsphere to use it.")
+            print_message("The model was not saved; add --save model.onsphere to use it.")
 
 
 def predict(
@@ -153,21 +160,20 @@ def predict(
             "Add --out predictions.csv."
         )
     fitted, summary, columns = load_table_model(model)
-    share = share_asked(coverage, summary)
-    with tempfile.TemporaryDirectory() as folder, spinner("predict", hidden=quiet or as_json) as progress:
+    share = choose_coverage(coverage, summary)
+    # Where predictions go to a terminal, a line that moves would get between them.
+    hidden = quiet or as_json or (out is None and sys.stdout.isatty())
+    with spin("predict", hidden=hidden) as progress:
         counts = predict_file(
             fitted,
             columns,
             data,
-            out or Path(folder) / "predictions.csv",
+            out or sys.stdout.buffer,
             targets=summary["targets"],
             coverage=share,
             delimiter=delimiter,
-            report=lambda n_rows: progress(f"{n_rows:,} rows"),
+            on_progress=lambda n_rows: progress(f"{n_rows:,} rows"),
         )
-        if out is None:
-            with (Path(folder) / "predictions.csv").open(encoding="utf-8", newline="") as lines:
-                sys.stdout.writelines(lines)
     if as_json:
         print_json(counts | {"out": out})
     elif out is not None and not quiet:
@@ -184,18 +190,18 @@ def evaluate(
 ) -> None:
     """Measure a model on a table with known targets."""
     fitted, summary, columns = load_table_model(model)
-    share = share_asked(coverage, summary)
-    with spinner("evaluate", hidden=quiet or as_json) as progress:
+    share = choose_coverage(coverage, summary)
+    with spin("evaluate", hidden=quiet or as_json) as progress:
         progress("reading")
-        rows = known_rows(data, fitted, summary, columns, delimiter)
+        rows = read_known_rows(data, fitted, summary, columns, delimiter)
         progress(f"{len(rows.y):,} rows")
         figures = measure(fitted, rows.X, rows.y, coverage=share, targets=summary["targets"])
     if as_json:
         print_json(figures)
     elif not quiet:
-        show_figures(figures, classes=summary["task"] == "classification")
+        print_figures(figures, classes=summary["task"] == "classification")
         for note in rows.notes:
-            tell(f"{note}.")
+            print_message(f"{note}.")
 
 
 def report(
@@ -208,23 +214,23 @@ def report(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write an HTML page on what a model is worth on a table with known targets, which it has not seen."""
+    """Write an HTML page on how good a model is on a table with known targets that it has not seen."""
     check_writable(out, model, data, *([shifted] if shifted else []))
     fitted, summary, columns = load_table_model(model)
-    share = share_asked(coverage, summary)
-    with spinner("report", hidden=quiet or as_json) as progress:
+    share = choose_coverage(coverage, summary)
+    with spin("report", hidden=quiet or as_json) as progress:
         progress("reading")
-        rows = known_rows(data, fitted, summary, columns, delimiter)
-        other = None if shifted is None else _shown_rows(shifted, columns, delimiter)
+        rows = read_known_rows(data, fitted, summary, columns, delimiter)
+        other = None if shifted is None else read_feature_rows(shifted, columns, delimiter)
         progress("measuring and drawing")
-        options: Any = {"coverage": share, "names": rows.names, "shifted": other, "shifted_path": shifted}
-        _write_report(fitted, typed_features(rows.X, columns), rows.y, out, summary, data, **options)
+        options: Any = {"coverage": share, "shifted": other, "shifted_path": shifted}
+        _write_report(out, fitted, rows, columns, summary, data, **options)
     if as_json:
         print_json({"rows": len(rows.y), "report": out})
     elif not quiet:
-        show_files(report=out)
+        print_files(report=out)
         for note in rows.notes:
-            tell(f"{note}.")
+            print_message(f"{note}.")
 
 
 def compare(
@@ -239,18 +245,18 @@ def compare(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit HCM and other methods on a table, and tabulate what their uncertainty is worth."""
+    """Fit HCM and other methods on a table, and tabulate how good their uncertainty is."""
     _check_options("compare", task, coverage, seed)
     if shifted is not None:
         check_file(shifted)
-    with spinner("compare", hidden=quiet or as_json) as progress:
+    with spin("compare", hidden=quiet or as_json) as progress:
         progress("reading")
         frame = read_table(data, delimiter=delimiter)
         other = None
         if shifted is not None:
             left_out = {*target, *(ignore or ())}
             columns = [column for column in describe_columns(frame) if column.name not in left_out]
-            other = feature_rows(shifted, columns, delimiter)
+            other = read_feature_rows(shifted, columns, delimiter)
         progress("fitting all methods")
         options: Any = {"task": task, "coverage": coverage, "ignore": ignore or (), "random_state": seed}
         result = compare_table(frame, target, shifted=other, **options)
@@ -259,7 +265,7 @@ def compare(
     elif not quiet:
         print_table(result.rows, result.columns, title=f"{data.name}: {', '.join(target)}")
         for name, message in result.failures.items():
-            tell(f"{name} failed: {message}")
+            print_message(f"{name} failed: {message}")
 
 
 def _check_options(command: str, task: str, coverage: float, seed: int) -> None:
@@ -268,7 +274,7 @@ def _check_options(command: str, task: str, coverage: float, seed: int) -> None:
     check_number(command, "--seed", seed, above=0, below=2**32, closed="left", whole=True)
 
 
-def _rule(accept: float | None, tolerance: float | None, risk: float | None) -> Rule | None:
+def _choose_rule(accept: float | None, tolerance: float | None, risk: float | None) -> _Rule:
     for name, share in (("--accept", accept), ("--risk", risk)):
         if share is not None:
             check_number("fit", name, share, above=0, below=1)
@@ -282,39 +288,65 @@ def _rule(accept: float | None, tolerance: float | None, risk: float | None) -> 
         raise InvalidInputError("Expected --accept or --tolerance. Got both. Choose how rows are to be accepted.")
     if tolerance is not None:
         return Tolerance(tolerance)
-    return None if accept is None else AcceptShare(accept)
+    return AcceptShare() if accept is None else AcceptShare(accept)
 
 
-def _shown_rows(path: Path, columns: list[Column], delimiter: str | None) -> Any:
-    return typed_features(feature_rows(path, columns, delimiter), columns)
+def choose_coverage(coverage: float | None, summary: dict[str, Any]) -> float:
+    """Return the coverage that was asked for, or else that of the fit."""
+    if coverage is None:
+        return summary["coverage"]
+    check_number("onsphere", "--coverage", coverage, above=0, below=1)
+    return coverage
+
+
+def _format_rule(rule: _Rule) -> str:
+    """Return the options that stand for a rule."""
+    match rule:
+        case Tolerance():
+            return f"--tolerance {rule.epsilon:g}"
+        case MaxErrorRate():
+            return f"--risk {rule.max_error:g}" + ("" if rule.tolerance is None else f" --tolerance {rule.tolerance:g}")
+        case AcceptShare():
+            return f"--accept {rule.share:g}"
+
+
+@contextmanager
+def _name_options(rule: _Rule) -> Generator[None]:
+    """Let an error about a rule name the options that it came from."""
+    try:
+        yield
+    except InvalidInputError as error:
+        message = str(error).replace(str(rule), _format_rule(rule))
+        if isinstance(rule, AcceptShare):
+            message = message.replace(f"A coverage of {rule.share:g}", _format_rule(rule))
+        raise InvalidInputError(message) from None
 
 
 def _write_report(
-    model: Any,
-    X: Any,
-    y: Any,
     path: Path,
+    model: Any,
+    rows: KnownRows,
+    columns: list[Column],
     summary: dict[str, Any],
     data: Path,
     *,
     coverage: float,
-    names: list[str] | None,
     shifted: Any,
-    shifted_path: Any,
+    shifted_path: Path | None,
 ) -> None:
     from onsphere.report import write_report
 
     n_rows = summary["n_rows"]
     write_report(
         model,
-        X,
-        y,
+        restore_types(rows.X, columns),
+        rows.y,
         path,
         title=f"{', '.join(summary['targets'])} from {Path(str(summary.get('data', 'a table'))).name}",
         target_name=", ".join(summary["targets"]),
         coverage=coverage,
-        row_names=names,
-        X_shifted=None if shifted is None else shifted[list(X.columns)],
+        row_names=rows.names,
+        X_shifted=None if shifted is None else restore_types(shifted, columns),
         shifted_name=None if shifted_path is None else shifted_path.name,
         facts={
             "Measured on": data.name,

@@ -1,4 +1,4 @@
-"""Backbones by name, each with the steps that let it take any table; and which is the best for one."""
+"""Backbones by name, each with the steps that let it take any table, and the choice of the best for a table."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from onsphere.models.backbone import make_default_backbone
 from onsphere.table.columns import Column
 from onsphere.table.encoder import TableEncoder
 
-__all__ = ["BACKBONES", "can_choose", "choose_backbone", "table_model"]
+__all__ = ["BACKBONES", "can_choose", "choose_backbone", "make_table_model"]
 
 N_FOLDS = 3
 _N_COMPARED = 3_000  # rows, at most, to choose by
-_N_PARTS = 4  # of which one calibrates
+_N_PARTS = 4  # one of them calibrates
 
 
-def _extra_trees() -> list[tuple[str, Any]]:
+def _make_extra_trees() -> list[tuple[str, Any]]:
     return [("trees", make_default_backbone())]
 
 
-def _boosting() -> list[tuple[str, Any]]:
+def _make_boosting() -> list[tuple[str, Any]]:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     return [("boosting", HistGradientBoostingRegressor(max_iter=200, learning_rate=0.06, max_leaf_nodes=15))]
 
 
-def _network() -> list[tuple[str, Any]]:
+def _make_network() -> list[tuple[str, Any]]:
     from sklearn.neural_network import MLPRegressor
 
     return [
-        *_filled_and_scaled(),
+        *_fill_and_scale(),
         ("network", MLPRegressor(hidden_layer_sizes=(128, 64), early_stopping=True, max_iter=400)),
     ]
 
 
-def _kernel() -> list[tuple[str, Any]]:
+def _make_kernel() -> list[tuple[str, Any]]:
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import RidgeCV
 
-    return [*_filled_and_scaled(), ("kernel", Nystroem(n_components=300)), ("ridge", RidgeCV(np.logspace(-6, 2, 9)))]
+    return [*_fill_and_scale(), ("kernel", Nystroem(n_components=300)), ("ridge", RidgeCV(np.logspace(-6, 2, 9)))]
 
 
-def _filled_and_scaled() -> list[tuple[str, Any]]:
+def _fill_and_scale() -> list[tuple[str, Any]]:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
@@ -60,31 +60,31 @@ def _filled_and_scaled() -> list[tuple[str, Any]]:
 
 
 BACKBONES: dict[str, Callable[[], list[tuple[str, Any]]]] = {
-    "extra-trees": _extra_trees,
-    "hist-gradient-boosting": _boosting,
-    "mlp": _network,
-    "kernel": _kernel,
+    "extra-trees": _make_extra_trees,
+    "hist-gradient-boosting": _make_boosting,
+    "mlp": _make_network,
+    "kernel": _make_kernel,
 }
 
 
-def table_model(
+def make_table_model(
     backbone: str, columns: Sequence[Column], *, classes: bool, calibration: Any = None, random_state: int | None = 0
 ) -> HCMClassifier | HCMRegressor:
-    """A model for tables with these columns, not yet fitted.
+    """Return a model for tables with these columns, not yet fitted.
 
     Examples
     --------
-    >>> table_model("kernel", [Column("size", "number")], classes=False).estimator.steps[0]
+    >>> make_table_model("kernel", [Column("size", "number")], classes=False).estimator.steps[0]
     ('columns', TableEncoder(columns=(Column(name='size', kind='number', ...),)))
     """
-    check_option("table_model", "backbone", backbone, list(BACKBONES))
+    check_option("make_table_model", "backbone", backbone, list(BACKBONES))
     pipeline = Pipeline([("columns", TableEncoder(tuple(columns))), *BACKBONES[backbone]()])
     kind = HCMClassifier if classes else HCMRegressor
     return kind(pipeline, calibration=calibration, random_state=random_state)
 
 
 def can_choose(n_rows: int, coverage: float) -> bool:
-    """Whether there are rows enough to train, calibrate and judge on a fold.
+    """Return whether there are enough rows to train, calibrate and test on a fold.
 
     Examples
     --------
@@ -102,19 +102,19 @@ def choose_backbone(
     classes: bool,
     coverage: float,
     random_state: int,
-    report: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The backbone with the best cross-validated score, and the scores of all.
+    """Return the backbone with the best cross-validated score, and the scores of all.
 
-    Numbers are judged by the Winkler score of conformal intervals (for several outputs in units of their spread, on
+    Numbers are compared by the Winkler score of conformal intervals (for several outputs in units of their spread, on
     average), classes by the Brier score; lower is better for both.
     """
-    folds = _folds(y, classes, random_state)
+    folds = _split_folds(y, classes, random_state)
     table: list[dict[str, Any]] = []
     for name in BACKBONES:
-        report(f"trying {name}")
+        on_progress(f"trying {name}")
         try:
-            figures = [_judged(name, X, y, columns, fold, classes, coverage, random_state) for fold in folds]
+            figures = [_measure(name, X, y, columns, fold, classes, coverage, random_state) for fold in folds]
         except InvalidInputError as error:
             table.append({"backbone": name, "failed": str(error)})
             continue
@@ -128,8 +128,8 @@ def choose_backbone(
     return best["backbone"], table
 
 
-def _folds(y: Any, classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:
-    """Rows to train, calibrate and judge on; each class is in all of them, or was too rare and is in none."""
+def _split_folds(y: Any, classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:
+    """Return rows to train, calibrate and test on; a class is in all three, or is too rare and is in none."""
     from sklearn.model_selection import KFold, StratifiedKFold
 
     rows = np.random.RandomState(random_state).permutation(len(y))[:_N_COMPARED]
@@ -141,14 +141,14 @@ def _folds(y: Any, classes: bool, random_state: int) -> list[tuple[Any, Any, Any
     folds: list[tuple[Any, Any, Any]] = []
     for kept, test in splitter(N_FOLDS).split(rows, target[rows]):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a class with fewer rows than parts
+            warnings.simplefilter("ignore")  # about a class with fewer rows than parts
             n_parts = min(_N_PARTS, np.unique(target[rows[kept]], return_counts=True)[1].max()) if classes else _N_PARTS
             train, held = next(splitter(n_parts).split(kept, target[rows[kept]]))
         folds.append((rows[kept[train]], rows[kept[held]], rows[test]))
     return folds
 
 
-def _judged(
+def _measure(
     name: str,
     X: Any,
     y: Any,
@@ -159,8 +159,8 @@ def _judged(
     random_state: int,
 ) -> dict[str, float]:
     # In units of the spread of each output, so that no output outweighs the others.
-    target = np.asarray(y) if classes else _standardized(np.asarray(y, dtype=np.float64), fold[0])
-    model = table_model(name, columns, classes=classes, random_state=random_state)
+    target = np.asarray(y) if classes else _standardize(np.asarray(y, dtype=np.float64), fold[0])
+    model = make_table_model(name, columns, classes=classes, random_state=random_state)
     train, held, test = ((_safe_indexing(X, rows), target[rows]) for rows in fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the chosen one gives its warnings when it is fitted
@@ -176,6 +176,6 @@ def _judged(
     return figures | {"width": row["width"], "Winkler": row["Winkler"]}
 
 
-def _standardized(target: Any, kept: Any) -> Any:
+def _standardize(target: Any, kept: Any) -> Any:
     spread = target[kept].std(axis=0)
     return (target - target[kept].mean(axis=0)) / np.where(spread == 0, 1.0, spread)

@@ -1,4 +1,4 @@
-"""What the columns of a table hold, and how they become numbers."""
+"""Find out what the columns of a table hold."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from onsphere.table.cells import import_pandas, parse_dates, parse_numbers
 __all__ = [
     "KINDS",
     "Column",
-    "check_features",
+    "check_any_feature",
     "check_frame",
     "check_has",
+    "describe_column",
     "describe_columns",
-    "described",
-    "first_of",
     "is_column",
-    "listed",
+    "join_names",
     "parse_column",
+    "select_columns",
 ]
 
-# The first four are learned from; keys name rows, and are written beside predictions.
+# The first four are learned from; keys name rows, and are written next to predictions.
 KINDS = ("number", "boolean", "category", "date", "key", "unused")
 
-# The last three are what pandas and the reader of CSV call an index without a name.
+# The last three are the names that pandas and our CSV reader give to an index without a name.
 _KEY_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|index|nr|no|row)$|^(__index_level_\d+__|unnamed: 0|column_1)$", re.IGNORECASE
 )
@@ -42,26 +42,27 @@ _DATE_FORMATS = (
         for time in ("", " %H:%M", " %H:%M:%S")
     ),
 )
-_MOSTLY = 0.95  # of the values that decide what a column of text is
-_N_LOOKED_AT = 10_000  # values, to find out how dates are written
+_MOSTLY = 0.95  # the share of values that decides what a column of text holds
+_N_SAMPLED = 10_000  # values, to find out how dates are written
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: what it holds, and why it is taken so.
+    """A column: its name, what it holds, and how it is written.
 
     Attributes
     ----------
     name : str
     kind : {"number", "boolean", "category", "date", "key", "unused"}
     note : str
-        Where there is more to say.
+        Why it was taken for this kind, where that needs saying.
     written_as_text : bool
-        Numbers or booleans that came as text.
+        Whether numbers or booleans came as text.
     date_format : str or None
-        How dates that came as text are written.
+        The format of dates that came as text.
     mixed : bool
-        Whether there is other text among numbers or dates, which is read as missing; otherwise it is an error.
+        Whether there was other text among numbers or dates at fit. If so, such text is read as missing; if not, it is
+        an error.
     """
 
     name: str
@@ -73,12 +74,12 @@ class Column:
 
     @property
     def is_feature(self) -> bool:
-        """Whether it is learned from."""
+        """Return whether it is learned from."""
         return self.kind in KINDS[:4]
 
 
 def is_column(column: Any) -> bool:
-    """Whether it says of a column what it should, whoever wrote it."""
+    """Return whether it is a Column with valid fields, whoever wrote it."""
     return (
         isinstance(column, Column)
         and column.kind in KINDS
@@ -108,10 +109,10 @@ def _is_date_format(date_format: Any) -> bool:
 
 
 def describe_columns(frame: Any) -> list[Column]:
-    """What each column of a pandas DataFrame holds.
+    """Describe what each column of a pandas DataFrame holds.
 
     Columns that cannot help are unused: constant ones, empty ones, free text. Columns that name rows are keys: text
-    that is different in every row, and whole numbers that are and that count up or are called id or the like.
+    that is different in every row, and whole numbers that are different too and count up, or have a name like id.
 
     Examples
     --------
@@ -121,11 +122,11 @@ def describe_columns(frame: Any) -> list[Column]:
     [('key', 'different in every row'), ('date', ''), ('unused', 'constant')]
     """
     check_frame(frame)
-    return [described(name, frame[name]) for name in frame.columns]
+    return [describe_column(name, frame[name]) for name in frame.columns]
 
 
 def check_frame(frame: Any) -> None:
-    """A table whose columns have different names, all of them text."""
+    """Check that this is a table whose columns have different names, all of them text."""
     if not is_frame(frame):
         raise InvalidTypeError(f"Expected a DataFrame. Got {type(frame).__name__}. Pass pandas.DataFrame(rows).")
     check_unique_names("the table", frame.columns)
@@ -136,38 +137,39 @@ def check_frame(frame: Any) -> None:
             )
 
 
-def check_has(what: str, names: Sequence[str], needed: Sequence[str]) -> None:
-    """That a table has the columns that a model needs."""
+def select_columns(source: str, names: Sequence[str], columns: Sequence[Column]) -> list[Column]:
+    """Return those of the columns that a table has; it must have all that are learned from, and no name twice."""
+    check_unique_names(source, names)
+    check_has(source, names, [column.name for column in columns if column.is_feature])
+    return [column for column in columns if column.name in set(names)]
+
+
+def check_has(source: str, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Check that a table has the columns that a model needs."""
     missing = [name for name in needed if name not in set(names)]
     if missing:
         raise InvalidInputError(
-            f"Expected the column(s) {listed(missing)} in {what}. Got {listed(names)}. Pass a table with the columns "
-            "that the model was fitted on; where a CSV file has them, its --delimiter is another."
+            f"Expected the column(s) {join_names(missing)} in {source}. Got {join_names(names)}. Pass a table with the "
+            "columns that the model was fitted on; if a CSV file has them, pass its delimiter."
         )
 
 
-def check_features(columns: Sequence[Column]) -> None:
-    """That there is a column to learn from."""
+def check_any_feature(columns: Sequence[Column]) -> None:
+    """Check that there is a column to learn from."""
     if not any(column.is_feature for column in columns):
-        told = listed([f"{column.name} ({column.kind}, {column.note})" for column in columns])
+        found = join_names([f"{column.name} ({column.kind}, {column.note})" for column in columns])
         raise InvalidInputError(
-            f"Expected a column to learn from. Got {told or 'no columns'}. Add columns that tell rows apart."
+            f"Expected a column to learn from. Got {found or 'no columns'}. Add columns whose values differ."
         )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence, the first of them where there are many."""
+def join_names(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence, only the first of them where there are many."""
     return ", ".join(names[:20]) + (f" … ({len(names):,} in all)" if len(names) > 20 else "")
 
 
-def first_of(values: Any, rows: Any) -> str:
-    """The first value of those rows, and where it is, in a sentence."""
-    row = int(rows.argmax())
-    return f"{values.iloc[[row]].tolist()[0]!r} in row {values.index[row]} (counted from 0)"
-
-
-def described(name: str, values: Any) -> Column:
-    """What one column holds."""
+def describe_column(name: str, values: Any) -> Column:
+    """Describe what one column holds."""
     present = values.dropna()
     if len(present) == 0:
         return Column(name, "unused", "every value is missing")
@@ -189,7 +191,7 @@ def described(name: str, values: Any) -> Column:
         case _ if str(values.dtype) == "category":
             return Column(name, "category")
         case _:
-            return _described_text(name, present.astype(str), n_different, len(values))
+            return _describe_text(name, present.astype(str), n_different, len(values))
 
 
 def _counts_up(values: Any) -> bool:
@@ -197,26 +199,26 @@ def _counts_up(values: Any) -> bool:
     return len(steps) > 1 and bool((steps == steps[0]).all())
 
 
-def _described_text(name: str, present: Any, n_different: int, n_rows: int) -> Column:
+def _describe_text(name: str, present: Any, n_different: int, n_rows: int) -> Column:
     if set(present.str.lower()) <= {"true", "false"}:
         return Column(name, "boolean", written_as_text=True)
     different = n_different == n_rows > 2
-    strange = present[parse_numbers(present).isna()]
-    if _few(strange, present) and not (different and _KEY_NAME.search(name)):
-        note = _note(strange) or "numbers written as text"
-        return Column(name, "number", note, written_as_text=True, mixed=len(strange) > 0)
-    some = present.sample(min(len(present), _N_LOOKED_AT), random_state=0)
+    other = present[parse_numbers(present).isna()]
+    if _is_few(other, present) and not (different and _KEY_NAME.search(name)):
+        note = _note_other_text(other) or "numbers written as text"
+        return Column(name, "number", note, written_as_text=True, mixed=len(other) > 0)
+    some = present.sample(min(len(present), _N_SAMPLED), random_state=0)
     shares = {date_format: parse_dates(some, date_format).notna().mean() for date_format in _DATE_FORMATS}
     best = max(shares, key=lambda date_format: shares[date_format])
-    strange = present[parse_dates(present, best).isna()]
-    if _few(strange, present):
+    other = present[parse_dates(present, best).isna()]
+    if _is_few(other, present):
         ambiguous = shares[best] == shares.get(best.replace("%m/%d", "%d/%m")) and best.startswith("%m")
         notes = [
             "" if best == "ISO8601" else f"dates read as {best}" + (", month first" if ambiguous else ""),
-            _note(strange),
+            _note_other_text(other),
         ]
         note = "; ".join(note for note in notes if note)
-        return Column(name, "date", note, date_format=best, mixed=len(strange) > 0)
+        return Column(name, "date", note, date_format=best, mixed=len(other) > 0)
     if different:
         return Column(name, "key", "different in every row")
     if n_different > max(50, n_rows // 5):
@@ -224,12 +226,12 @@ def _described_text(name: str, present: Any, n_different: int, n_rows: int) -> C
     return Column(name, "category")
 
 
-def _few(strange: Any, values: Any) -> bool:
-    return len(strange) <= (1 - _MOSTLY) * len(values)
+def _is_few(other: Any, values: Any) -> bool:
+    return len(other) <= (1 - _MOSTLY) * len(values)
 
 
-def _note(strange: Any) -> str:
-    return f"text such as {strange.iloc[0]!r} is read as missing" if len(strange) else ""
+def _note_other_text(other: Any) -> str:
+    return f"text such as {other.iloc[0]!r} is read as missing" if len(other) else ""
 
 
 pandas, to_dates, to_numbers = import_pandas, parse_dates, parse_numbers  # their old names

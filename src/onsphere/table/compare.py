@@ -1,4 +1,4 @@
-"""HCM and other methods on one table."""
+"""Compare HCM with other methods on one table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onsphere.comparison import Comparison, compare
 from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.table.backbone_choice import BACKBONES
 from onsphere.table.encoder import TableEncoder
-from onsphere.table.fit import prepared
+from onsphere.table.prepare import prepare_table
 
 __all__ = ["compare_table"]
 
@@ -42,7 +42,7 @@ def compare_table(
     True
     """
     options: Any = {"keys": (), "ignore": ignore, "test_size": 0.2, "random_state": random_state}
-    table = prepared(frame, targets, task=task, coverage=coverage, **options)
+    table = prepare_table(frame, targets, task=task, coverage=coverage, **options)
     X, X_test, y, y_test = train_test_split(
         table.X, table.y, test_size=0.2, random_state=random_state, stratify=table.y if table.classes else None
     )
@@ -50,17 +50,17 @@ def compare_table(
     encoder = TableEncoder(tuple(table.columns)).fit(X)
     filler = SimpleImputer(strategy="median", keep_empty_features=True).fit(encoder.transform(X))
     rows, test_rows = (filler.transform(encoder.transform(part)) for part in (X, X_test))
-    strange = None if shifted is None else filler.transform(encoder.transform(shifted))
-    methods = _class_methods() if table.classes else _number_methods()
+    moved = None if shifted is None else filler.transform(encoder.transform(shifted))
+    methods = _list_classifiers() if table.classes else _list_regressors()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the insides of methods; what matters is in the table
+        warnings.simplefilter("ignore")  # from inside the methods; what matters is in the table
         return compare(
             methods,
             rows,
             y,
             X_test=test_rows,
             y_test=y_test,
-            X_shifted=strange,
+            X_shifted=moved,
             coverage=coverage,
             calibration_size=0.25,
             random_state=random_state,
@@ -68,14 +68,14 @@ def compare_table(
         )
 
 
-def _hcm(kind: Any) -> dict[str, Any]:
+def _make_hcm(kind: Any) -> dict[str, Any]:
     from sklearn.pipeline import make_pipeline
 
     return {f"HCM {name}": kind(make_pipeline(*(step for _, step in steps()))) for name, steps in BACKBONES.items()}
 
 
-def _number_methods() -> dict[str, Any]:
-    methods = _hcm(HCMRegressor)
+def _list_regressors() -> dict[str, Any]:
+    methods = _make_hcm(HCMRegressor)
     if find_spec("torch") and find_spec("skorch"):
         from onsphere import baselines
         from onsphere.torch import TorchRegressor
@@ -91,7 +91,7 @@ def _number_methods() -> dict[str, Any]:
     return methods
 
 
-def _class_methods() -> dict[str, Any]:
+def _list_classifiers() -> dict[str, Any]:
     from onsphere import baselines
 
-    return _hcm(HCMClassifier) | {"MSP": baselines.MSP(), "energy": baselines.Energy(), "KNN": baselines.KNN()}
+    return _make_hcm(HCMClassifier) | {"MSP": baselines.MSP(), "energy": baselines.Energy(), "KNN": baselines.KNN()}

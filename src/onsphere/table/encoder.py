@@ -1,4 +1,4 @@
-"""A table with columns of all kinds as numbers."""
+"""Turn a table with columns of all kinds into numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from onsphere._internal.validation import Floats, check_fitted, check_number
 from onsphere.table.cells import raise_problems, read_cells, read_features
-from onsphere.table.columns import Column, check_features, check_frame, check_has, describe_columns
+from onsphere.table.columns import Column, check_any_feature, check_frame, check_has, describe_columns
 
 __all__ = ["DAY", "YEAR", "TableEncoder", "plain_features"]
 
@@ -19,12 +19,12 @@ DAY, YEAR = 86_400.0, 365.2425  # seconds; days
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """Columns of a table as numbers: the first step of a pipeline whose next steps take numbers, and missing ones.
+    """Turns the columns of a table into numbers: the first step of a pipeline whose next steps take numbers and NaN.
 
     Numbers stay as they are, and booleans become 0 and 1. A category becomes a column of zeros and ones for each of its
-    most frequent values, and one for missing where it was; a value that was not seen in training, or was rare, is none
-    of them. A date becomes days since 1970, day of the year, day of the week and hour. What is missing stays missing
-    (NaN), except in categories. A row becomes the same numbers whatever rows come with it.
+    most frequent values, and one for missing where some were; a value that was rare or not seen in training is 0 in
+    all of them. A date becomes days since 1970, day of the year, day of the week and hour. Missing values stay missing
+    (NaN), except in categories. A row becomes the same numbers whatever other rows there are.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Attributes
     ----------
     columns_ : list of Column
-        Those that are learned from.
+        The columns that are learned from.
     levels_ : dict of list of str
         The values of each category that have a column of their own.
 
@@ -63,7 +63,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         check_number(self, "max_levels", self.max_levels, above=1, closed="left", whole=True)
         described = describe_columns(X) if self.columns is None else self.columns
         self.columns_ = [column for column in described if column.is_feature]
-        check_features(described)
+        check_any_feature(described)
         self._check_columns(X)
         self.n_features_in_ = len(X.columns)
         self.feature_names_in_ = np.asarray(X.columns, dtype=object)
@@ -78,13 +78,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Floats:
-        """The numbers, shape (n, p)."""
+        """Return the numbers, shape (n, p)."""
         check_fitted(self, "columns_")
         self._check_columns(X)
         return np.column_stack([block for column in self.columns_ for block in self._encode(column, X[column.name])])
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
-        """A name for each number."""
+        """Return a name for each number."""
         check_fitted(self, "columns_")
         names: list[str] = []
         for column in self.columns_:
@@ -118,7 +118,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
 
 def _split_date(seconds: Floats) -> list[Floats]:
-    """Days, day of the year, weekday (Monday is 0) and hour: by arithmetic alone, so that any runtime can do it."""
+    """Return days, day of the year, weekday (Monday is 0) and hour, by arithmetic that any runtime can do."""
     days = np.floor(seconds / DAY)
     return [seconds / DAY, days % YEAR, (days + 3) % 7, (seconds % DAY) / 3600]
 

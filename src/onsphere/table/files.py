@@ -1,8 +1,11 @@
-"""Tables in files: CSV, Parquet and Arrow, whole or in batches, through pyarrow."""
+"""Read tables from CSV, Parquet and Arrow files, whole or in batches, through pyarrow."""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
+import io
 import re
 import zlib
 from collections.abc import Generator, Iterator, Sequence
@@ -10,17 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_unique_names, missing_extra_error
 from onsphere.errors import InvalidInputError
 from onsphere.table.cells import Problem, normalize_type, raise_problems, show_value
-from onsphere.table.columns import Column, check_has
-from onsphere.table.csv_dialect import Dialect
+from onsphere.table.columns import Column, select_columns
 
-__all__ = ["TableWriter", "check_file", "check_suffix", "read_batches", "read_table", "table_writer", "to_frame"]
+__all__ = ["SUFFIXES", "Dialect", "check_file", "read_batches", "read_table", "to_frame"]
 
+_BLOCK_BYTES = 2**24
+_SNIFFED = 2**22  # bytes
+_DELIMITERS = ",;\t|"
 _BATCH_ROWS = 65_536
-_SUFFIXES = {
+SUFFIXES = {
     ".csv": "csv",
     ".tsv": "csv",
     ".txt": "csv",
@@ -33,20 +37,20 @@ _SUFFIXES = {
 
 
 def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: str | None = None) -> Any:
-    """All of a file as a pandas DataFrame.
+    """Return a whole file as a pandas DataFrame.
 
-    CSV may be packed (.csv.gz); its delimiter and decimal point are found from its first lines. An empty cell, NA, NaN,
-    null and the like are missing.
+    CSV may be compressed (.csv.gz); its delimiter and decimal point are found from its first lines. An empty cell, NA,
+    NaN, null and the like are missing.
 
     Parameters
     ----------
     path : path
         To .csv, .tsv, .txt, .parquet, .pq, .arrow, .feather or .ipc; others are recognised by how they begin.
     columns : sequence of Column, optional
-        Of the table that a model was fitted on: those that it learned from must be there, and are read as they were
-        then, whatever the cells of this file look like.
+        The columns of the table that a model was fitted on: those that it learned from must be in the file, and are
+        read as they were then, whatever the cells of this file look like.
     delimiter : str, optional
-        Of a CSV file, where the one that is found is wrong.
+        The delimiter of a CSV file, where the one that is found is wrong.
 
     Examples
     --------
@@ -57,65 +61,65 @@ def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: s
     [[1.5, 10.0], [2.5, nan]]
     """
     path = Path(path)
-    with _told(path):
-        match _format_of(path):
+    with _explain_errors(path):
+        match _find_format(path):
             case "parquet":
                 import pyarrow.parquet as parquet
 
                 table = parquet.ParquetFile(path).read()
-                _present(path, table.column_names, columns)
+                select_columns(str(path), table.column_names, columns)
             case "arrow":
-                table = _arrow_reader(path).read_all()
-                _present(path, table.column_names, columns)
+                table = _open_arrow(path).read_all()
+                select_columns(str(path), table.column_names, columns)
             case _:
-                table = _csv_table(path, columns, delimiter)
-        _check_rows(path, table.num_rows)
+                table = _read_csv(path, columns, delimiter)
+        _check_n_rows(path, table.num_rows)
         return to_frame(table)
 
 
 def read_batches(path: str | Path, columns: Sequence[Column], *, delimiter: str | None = None) -> Iterator[Any]:
-    """Some columns of a file, as Arrow tables of some ten thousand rows, so that memory stays small.
+    """Yield some columns of a file as Arrow tables of some ten thousand rows, so that memory stays small.
 
     Parameters
     ----------
     path : path
     columns : sequence of Column
-        Those to read, and what they hold. Those that are learned from must be there; others are left out if not.
+        The columns to read, and what they hold. Those that are learned from must be in the file; others may be missing.
     delimiter : str, optional
-        Of a CSV file.
+        The delimiter of a CSV file.
     """
     path = Path(path)
-    with _told(path):
-        match _format_of(path):
+    with _explain_errors(path):
+        match _find_format(path):
             case "parquet":
                 import pyarrow.parquet as parquet
 
                 file = parquet.ParquetFile(path)
-                wanted = _present(path, file.schema_arrow.names, columns)
+                wanted = select_columns(str(path), file.schema_arrow.names, columns)
                 batches = file.iter_batches(_BATCH_ROWS, columns=[column.name for column in wanted])
             case "arrow":
-                reader = _arrow_reader(path)
-                wanted = _present(path, reader.schema.names, columns)
+                reader = _open_arrow(path)
+                wanted = select_columns(str(path), reader.schema.names, columns)
                 batches = (batch.select([column.name for column in wanted]) for batch in reader)
             case _:
-                batches = _csv_batches(path, columns, delimiter)
+                batches = _read_csv_batches(path, columns, delimiter)
         n_rows = 0
         for batch in batches:
             n_rows += batch.num_rows
             for start in range(0, batch.num_rows, _BATCH_ROWS):
-                yield _pyarrow().Table.from_batches([batch.slice(start, _BATCH_ROWS)])
-        _check_rows(path, n_rows)
+                yield _import_pyarrow().Table.from_batches([batch.slice(start, _BATCH_ROWS)])
+        _check_n_rows(path, n_rows)
 
 
 def to_frame(table: Any) -> Any:
-    """An Arrow table as a DataFrame: text as text, all sorts of numbers as those of numpy."""
+    """Return an Arrow table as a DataFrame, with text as text and all types of numbers as those of numpy."""
     import pyarrow as pa
 
     fields = [pa.field(field.name, normalize_type(field.type)) for field in table.schema]
     return table.cast(pa.schema(fields)).to_pandas()
 
 
-def _pyarrow() -> Any:
+def _import_pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError:
@@ -124,9 +128,9 @@ def _pyarrow() -> Any:
 
 
 @contextmanager
-def _told(path: Path) -> Generator[None]:
-    """Every way in which a file can fail to be a table, in a sentence."""
-    pyarrow = _pyarrow()
+def _explain_errors(path: Path) -> Generator[None]:
+    """Raise an error in one sentence for whatever keeps a file from being read as a table."""
+    pyarrow = _import_pyarrow()
     check_file(path)
     try:
         yield
@@ -134,12 +138,12 @@ def _told(path: Path) -> Generator[None]:
         message = " ".join(str(error).split())
         raise InvalidInputError(
             f"Expected a table in CSV, Parquet or Arrow. Got {path}, which cannot be read: {message[:300]}. Check that "
-            "it is whole, and for CSV that the delimiter is right (--delimiter) and every row has all columns."
+            "the file is complete, and for CSV that the delimiter is right and every row has all columns."
         ) from None
 
 
 def check_file(path: Path) -> None:
-    """That there is a file to be read, more than once if need be."""
+    """Check that there is a file that can be read, more than once if need be."""
     if not path.exists():
         raise InvalidInputError(f"Expected a file with a table. Got {path}, which does not exist.")
     if path.is_dir():
@@ -150,23 +154,23 @@ def check_file(path: Path) -> None:
         )
 
 
-def _check_rows(path: Path, n_rows: int) -> None:
+def _check_n_rows(path: Path, n_rows: int) -> None:
     if n_rows == 0:
         raise InvalidInputError(f"Expected a table with rows. Got {path}, which has no rows.")
 
 
-def _format_of(path: Path) -> str:
+def _find_format(path: Path) -> str:
     if path.stat().st_size == 0:
         raise InvalidInputError(f"Expected a file with a table. Got {path}, which is empty.")
-    suffix = next((suffix for suffix in reversed(path.suffixes) if suffix.lower() in _SUFFIXES), None)
+    suffix = next((suffix for suffix in reversed(path.suffixes) if suffix.lower() in SUFFIXES), None)
     with path.open("rb") as file:
         begin = file.read(6)
     by_begin = "parquet" if begin[:4] == b"PAR1" else "arrow" if begin == b"ARROW1" else "csv"
-    by_name = by_begin if suffix is None else _SUFFIXES[suffix.lower()]
+    by_name = by_begin if suffix is None else SUFFIXES[suffix.lower()]
     return by_begin if by_name == "csv" else by_name
 
 
-def _arrow_reader(path: Path) -> Any:
+def _open_arrow(path: Path) -> Any:
     import pyarrow as pa
 
     source = pa.memory_map(str(path))
@@ -178,45 +182,141 @@ def _arrow_reader(path: Path) -> Any:
         return pa.RecordBatchReader.from_batches(file.schema, batches)
 
 
-def _csv_table(path: Path, columns: Sequence[Column], delimiter: str | None) -> Any:
+# --- CSV ---
+
+
+class Dialect:
+    """How one file is written, and the options of pyarrow that read it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("size;price\\n1,5;10\\n2,5;\\n")
+    >>> found = Dialect(path, None)
+    >>> found.names, found.delimiter, found.decimal, found.encoding
+    (['size', 'price'], ';', ',', 'utf8')
+    """
+
+    def __init__(self, path: Path, delimiter: str | None) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            self.compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
+        with (gzip.open if self.compression else open)(path, "rb") as file:
+            begin = file.read(_SNIFFED)
+        if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise InvalidInputError(f"Expected text in UTF-8. Got {path}, which is in UTF-16. Save it as UTF-8.")
+        if b"\0" in begin:
+            raise InvalidInputError(f"Expected a table in CSV, Parquet or Arrow. Got {path}, which is none of them.")
+        text, self.encoding = _decode(begin)
+        # A delimiter between quotes is part of a cell.
+        bare = [line for line in re.sub(r'"[^"]*"', '""', text).splitlines() if line.strip()]
+        if not bare:
+            raise InvalidInputError(f"Expected a table with a header line. Got {path}, which holds no text.")
+        if len(bare) == 1 and len(begin) < _SNIFFED:
+            raise InvalidInputError(f"Expected rows below the header. Got {path}, which has a header and no rows.")
+        # Where several are equally frequent, the first in the list is taken.
+        self.delimiter = _check_delimiter(delimiter) or max(
+            _DELIMITERS, key=lambda mark: min(line.count(mark) for line in bare[:2])
+        )
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
+        header = next(row for row in lines if any(cell.strip() for cell in row))
+        self.names = [name.strip() or f"column_{place}" for place, name in enumerate(header, start=1)]
+        check_unique_names(str(path), self.names)
+        self.header_lines = lines.line_num
+        self.decimal = "," if self.delimiter != "," and _prefers_comma(text, self.delimiter) else "."
+
+    def read_batches(self, types: dict[str, Any]) -> Iterator[Any]:
+        """Yield the columns with these types as Arrow batches."""
+        import pyarrow.csv as arrow_csv
+
+        with self._open() as source:
+            yield from arrow_csv.open_csv(source, *self._make_options(types, only_these=True))
+
+    def read(self, types: dict[str, Any], *, only_these: bool = False) -> Any:
+        """Return all rows as an Arrow table; the types of columns that are not given are found from their cells."""
+        import pyarrow.csv as arrow_csv
+
+        with self._open() as source:
+            return arrow_csv.read_csv(source, *self._make_options(types, only_these=only_these))
+
+    def _open(self) -> Any:
+        import pyarrow as pa
+
+        return pa.input_stream(str(self.path), compression=self.compression)
+
+    def _make_options(self, types: dict[str, Any], *, only_these: bool) -> tuple[Any, Any, Any]:
+        import pyarrow.csv as arrow_csv
+
+        return (
+            arrow_csv.ReadOptions(
+                block_size=_BLOCK_BYTES,
+                skip_rows=self.header_lines,
+                column_names=self.names,
+                encoding=self.encoding,
+            ),
+            arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types) if only_these else None,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+                decimal_point=self.decimal,
+            ),
+        )
+
+
+def _decode(begin: bytes) -> tuple[str, str]:
+    try:
+        # The last character may be cut in two.
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(begin), "utf8"
+    except UnicodeDecodeError:
+        return begin.decode("cp1252", errors="replace"), "cp1252"
+
+
+def _check_delimiter(delimiter: str | None) -> str | None:
+    if delimiter == r"\t":  # as it is typed in a shell
+        return "\t"
+    if delimiter is not None and (len(delimiter.encode()) != 1 or delimiter in '"\r\n'):
+        raise InvalidInputError(f"Expected a delimiter of one character, such as ; or \\t. Got {delimiter!r}.")
+    return delimiter
+
+
+def _prefers_comma(text: str, delimiter: str) -> bool:
+    """Return whether more cells are written like 1,5 than like 1.5."""
+    mark = re.escape(delimiter)
+    marks = re.findall(rf'(?:^|{mark}) *"?[+-]?\d+([.,])\d+"? *(?={mark}|[\r\n]|$)', text, re.MULTILINE)
+    return marks.count(",") > marks.count(".")
+
+
+def _read_csv(path: Path, columns: Sequence[Column], delimiter: str | None) -> Any:
+    """Return all columns of a file as an Arrow table; the given ones are read as the kind that they have."""
     import pyarrow as pa
-    import pyarrow.csv as arrow_csv
 
     dialect = Dialect(path, delimiter)
-    types = _csv_types(_present(path, dialect.names, columns))
-
-    def read(types: dict[str, Any]) -> Any:
-        with _source(path, dialect) as source, _told_cell(path, dialect):
-            return arrow_csv.read_csv(source, dialect.reading(), dialect.parsing(), dialect.converting(types))
-
-    table = read(types)
-    times = {field.name: pa.string() for field in table.schema if pa.types.is_time(field.type)}
-    if times:  # as they are written, which is how batches are read
-        table = read(types | times)
-    return _with_points(table, dialect, keys=())
+    types = _choose_types(select_columns(str(path), dialect.names, columns))
+    with _locate_bad_number(dialect):
+        table = dialect.read(types)
+        times = {field.name: pa.string() for field in table.schema if pa.types.is_time(field.type)}
+        if times:  # as text, which is how batches are read
+            table = dialect.read(types | times)
+    return _replace_decimal_commas(table, dialect, keys=())
 
 
-def _csv_batches(path: Path, columns: Sequence[Column], delimiter: str | None) -> Iterator[Any]:
-    import pyarrow.csv as arrow_csv
-
+def _read_csv_batches(path: Path, columns: Sequence[Column], delimiter: str | None) -> Iterator[Any]:
+    """Yield the given columns of a file as Arrow batches."""
     dialect = Dialect(path, delimiter)
-    wanted = _present(path, dialect.names, columns)
-    converting = dialect.converting(_csv_types(wanted), only_these=True)
+    wanted = select_columns(str(path), dialect.names, columns)
     keys = [column.name for column in wanted if column.kind == "key"]
-    with _source(path, dialect) as source, _told_cell(path, dialect):
-        for batch in arrow_csv.open_csv(source, dialect.reading(), dialect.parsing(), converting):
-            yield _with_points(batch, dialect, keys=keys)
-
-
-def _source(path: Path, dialect: Dialect) -> Any:
-    return _pyarrow().input_stream(str(path), compression=dialect.compression)
+    with _locate_bad_number(dialect):
+        for batch in dialect.read_batches(_choose_types(wanted)):
+            yield _replace_decimal_commas(batch, dialect, keys=keys)
 
 
 @contextmanager
-def _told_cell(path: Path, dialect: Dialect) -> Generator[None]:
-    """A cell that is no number, by its column and row."""
+def _locate_bad_number(dialect: Dialect) -> Generator[None]:
+    """Raise an error that names the column and the row of a cell that is not a number."""
     import pyarrow as pa
-    import pyarrow.csv as arrow_csv
 
     found = None
     try:
@@ -226,16 +326,14 @@ def _told_cell(path: Path, dialect: Dialect) -> Generator[None]:
         if found is None:
             raise
     if found is not None:
+        # The reader does not always say which row it is, so the column is read again, as text.
         name, value = dialect.names[int(found[1])], found[2]
-        # The reader does not always say where it is, so the column is read again, as text.
-        converting = dialect.converting({name: pa.string()}, only_these=True)
-        with _source(path, dialect) as source:
-            cells = arrow_csv.read_csv(source, dialect.reading(), dialect.parsing(), converting)[name].to_pandas()
+        cells = dialect.read({name: pa.string()}, only_these=True)[name].to_pandas()
         row = int((cells == value).argmax())
-        raise_problems([Problem(name, row, "a number", show_value(value))], source=str(path))
+        raise_problems([Problem(name, row, "a number", show_value(value))], source=str(dialect.path))
 
 
-def _csv_types(columns: Sequence[Column]) -> dict[str, Any]:
+def _choose_types(columns: Sequence[Column]) -> dict[str, Any]:
     import pyarrow as pa
 
     return {
@@ -244,8 +342,8 @@ def _csv_types(columns: Sequence[Column]) -> dict[str, Any]:
     }
 
 
-def _with_points(table: Any, dialect: Dialect, *, keys: Sequence[str]) -> Any:
-    """Decimal points in the cells of text that are numbers with a comma; keys stay as they are."""
+def _replace_decimal_commas(table: Any, dialect: Dialect, *, keys: Sequence[str]) -> Any:
+    """Return the table with decimal points in cells of text that are numbers with a comma; keys stay as they are."""
     import pyarrow as pa
     from pyarrow.compute import replace_substring_regex  # type: ignore[reportAttributeAccessIssue]
 
@@ -255,75 +353,3 @@ def _with_points(table: Any, dialect: Dialect, *, keys: Sequence[str]) -> Any:
                 cells = replace_substring_regex(table[place], r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2")
                 table = table.set_column(place, field.name, cells)
     return table
-
-
-def _present(path: Path, names: Sequence[str], columns: Sequence[Column]) -> list[Column]:
-    """Those of the columns that a file has, which must be all that are learned from."""
-    check_unique_names(str(path), names)
-    check_has(str(path), names, [column.name for column in columns if column.is_feature])
-    return [column for column in columns if column.name in set(names)]
-
-
-class TableWriter:
-    """A file that tables are added to, one after the other."""
-
-    def __init__(self, path: Path, kind: str, *, delimiter: str = ",") -> None:
-        self._path, self._kind, self._delimiter, self._writer = path, kind, delimiter, None
-
-    def add(self, columns: dict[str, Any]) -> None:
-        """Add rows; every call has the same columns."""
-        import pyarrow as pa
-
-        try:
-            table = pa.table(columns)
-            if self._writer is None:
-                self._writer = self._opened(table.schema)
-            self._writer.write_table(table)
-        except pa.ArrowException as error:
-            message = " ".join(str(error).split())
-            raise InvalidInputError(
-                f"Expected key columns that can be written as {self._kind}. Got: {message}. Write .parquet or .arrow, "
-                "or fit the model with other keys."
-            ) from None
-
-    def _opened(self, schema: Any) -> Any:
-        import pyarrow as pa
-
-        if self._kind == "parquet":
-            import pyarrow.parquet as parquet
-
-            return parquet.ParquetWriter(self._path, schema)
-        if self._kind == "arrow":
-            return pa.ipc.new_file(str(self._path), schema)
-        import pyarrow.csv as arrow_csv
-
-        options = arrow_csv.WriteOptions(quoting_style="needed", delimiter=self._delimiter)
-        return arrow_csv.CSVWriter(str(self._path), schema, write_options=options)
-
-    def close(self) -> None:
-        """Finish the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-def check_suffix(path: Path) -> str:
-    """The format that the ending of a name stands for."""
-    kind = _SUFFIXES.get(path.suffix.lower())
-    if kind is None:
-        raise InvalidInputError(
-            f"Expected a file to write whose name ends in {', '.join(_SUFFIXES)}. Got {path.name}. Choose another name."
-        )
-    return kind
-
-
-@contextmanager
-def table_writer(path: str | Path) -> Generator[TableWriter]:
-    """A writer by the ending of the name (CSV, Parquet or Arrow); the file appears when all is written."""
-    path = Path(path)
-    kind = check_suffix(path)
-    with write_atomically(path) as part:
-        writer = TableWriter(part, kind, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        try:
-            yield writer
-        finally:
-            writer.close()

@@ -1,4 +1,4 @@
-"""What a model file says of the table that its model was fitted on, checked before anybody builds on it."""
+"""Load a model that was fitted on a table, and check what its file says about the table."""
 
 from __future__ import annotations
 
@@ -7,81 +7,84 @@ from typing import Any
 
 from onsphere.drift.reference import is_reference
 from onsphere.errors import InvalidInputError
+from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.persistence import load_with_manifest
 from onsphere.table.columns import Column, is_column, parse_column
 from onsphere.table.encoder import TableEncoder
-from onsphere.table.fit import TASKS
+from onsphere.table.prepare import TASKS
 
-__all__ = ["described_columns", "load_table_model", "model_columns"]
+__all__ = ["load_table_model", "read_model_columns", "read_summary_columns"]
 
 
 def load_table_model(path: Path) -> tuple[Any, dict[str, Any], list[Column]]:
-    """A model of `fit_table` from its file, the summary that was kept with it, and its columns."""
+    """Return a model of `fit_table` from its file, the summary that was saved with it, and its columns."""
     model, manifest = load_with_manifest(path)
     summary = manifest["summary"]
     if "columns" not in summary:
-        raise _not_ours(path, "was saved in Python and does not say what its columns hold")
-    return model, summary, model_columns(path, model, summary)
+        raise _make_error(path, "was saved in Python and does not say what its columns hold")
+    return model, summary, read_model_columns(path, model, summary)
 
 
-def model_columns(path: Path, model: Any, summary: dict[str, Any]) -> list[Column]:
-    """The columns that the model itself knows, which must be those that the file says."""
+def read_model_columns(path: Path, model: Any, summary: dict[str, Any]) -> list[Column]:
+    """Return the columns that the encoder of a model has, which must be those that the file names."""
     _check_summary(path, summary)
-    columns = _columns_of(model)
-    named = [column.name for column in columns] == [each.get("name") for each in summary["columns"]]
-    if not (columns and named) or model.calibration_ is None:
-        raise _not_ours(path, "holds another model than it says")
+    columns = _find_columns(model)
+    has_names = [column.name for column in columns] == [each.get("name") for each in summary["columns"]]
+    if not (columns and has_names) or model.calibration_ is None:
+        raise _make_error(path, "holds another model than it says")
     _check_reference(path, summary, columns)
-    if hasattr(model, "classes_") != (summary["task"] == "classification"):
-        raise _not_ours(path, f"holds no model for {summary['task']}")
+    if not isinstance(model, HCMClassifier if summary["task"] == "classification" else HCMRegressor):
+        raise _make_error(path, f"holds no model for {summary['task']}")
     return columns
 
 
-def described_columns(path: Path, summary: dict[str, Any]) -> list[Column]:
-    """The columns that the file alone says, where there is no model to ask."""
+def read_summary_columns(path: Path, summary: dict[str, Any]) -> list[Column]:
+    """Return the columns that a file names, where there is no model to compare them with."""
     _check_summary(path, summary)
     columns = [column for each in summary["columns"] if (column := parse_column(each)) is not None]
     if not columns or len(columns) < len(summary["columns"]):
-        raise _not_ours(path, "does not say what it should of: columns")
+        raise _make_error(path, f"{_WRONG} columns")
     _check_reference(path, summary, columns)
     return columns
 
 
-def _not_ours(path: Path, why: str) -> InvalidInputError:
+_WRONG = "does not say what it should about:"
+
+
+def _make_error(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"Expected a model fitted on a table by `onsphere fit`. Got {path}, which {why}. Load it in Python, or fit it "
-        "here."
+        f"Expected a model that was fitted on a table. Got {path}, which {why}. Load it in Python, or fit it again."
     )
 
 
 def _check_summary(path: Path, summary: dict[str, Any]) -> None:
-    strange = [name for name, is_right in _CHECKS.items() if not is_right(summary.get(name))]
-    if strange:
-        raise _not_ours(path, f"does not say what it should of: {', '.join(strange)}")
+    wrong = [name for name, is_valid in _CHECKS.items() if not is_valid(summary.get(name))]
+    if wrong:
+        raise _make_error(path, f"{_WRONG} {', '.join(wrong)}")
 
 
 def _check_reference(path: Path, summary: dict[str, Any], columns: list[Column]) -> None:
-    """That what is kept of the columns is of these; files that were written before there was any have none."""
+    """Check that the reference is about these columns; files of the first versions have none."""
     reference = summary.get("reference")
     if reference is not None:
-        said = {name: "shares" in each for name, each in reference.items()}
-        if said != {column.name: column.kind == "category" for column in columns if column.is_feature}:
-            raise _not_ours(path, "does not say what it should of: reference")
+        is_text = {name: "shares" in each for name, each in reference.items()}
+        if is_text != {column.name: column.kind == "category" for column in columns if column.is_feature}:
+            raise _make_error(path, f"{_WRONG} reference")
 
 
-def _are(values: Any, kind: type) -> bool:
+def _is_list_of(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-# What is used of a summary, and what it must be.
+# The parts of a summary that are used, and what each must be.
 _CHECKS = {
-    "columns": lambda value: _are(value, dict),
-    "targets": lambda value: _are(value, str) and len(value) > 0,
+    "columns": lambda value: _is_list_of(value, dict),
+    "targets": lambda value: _is_list_of(value, str) and len(value) > 0,
     "task": lambda value: value in TASKS[1:],
     "coverage": lambda value: isinstance(value, float) and 0 < value < 1,
     "why": lambda value: isinstance(value, str),
     "backbone": lambda value: isinstance(value, str),
-    "notes": lambda value: _are(value, str),
+    "notes": lambda value: _is_list_of(value, str),
     "reference": lambda value: value is None or is_reference(value),
     "n_rows": lambda value: (
         isinstance(value, dict) and all(isinstance(value.get(name), int) for name in ("train", "calibration"))
@@ -89,11 +92,14 @@ _CHECKS = {
 }
 
 
-def _columns_of(model: Any) -> list[Column]:
-    """What the encoder of a model was told of its columns; nothing where there is none."""
+def _find_columns(model: Any) -> list[Column]:
+    """Return the columns that the encoder of a model was given; none where there is no encoder."""
     try:
         encoder = model.estimator_.named_steps["columns"]
         columns: list[Any] = [*encoder.columns]
     except (AttributeError, KeyError, TypeError):
         return []
     return columns if isinstance(encoder, TableEncoder) and all(is_column(column) for column in columns) else []
+
+
+model_columns, described_columns = read_model_columns, read_summary_columns  # their old names

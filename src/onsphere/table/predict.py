@@ -1,51 +1,56 @@
-"""A file in, a file with predictions out, in batches: memory stays the same however long the file is."""
+"""Assess a file in batches, so that memory stays the same however long the file is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_number
+from onsphere.errors import InvalidInputError
 from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
-from onsphere.table.files import read_batches, table_writer, to_frame
+from onsphere.table.files import SUFFIXES, read_batches, to_frame
 
-__all__ = ["answer_columns", "predict_file"]
+__all__ = ["answer_columns", "check_suffix", "open_writer", "predict_file", "read_feature_batches"]
 
 
 def predict_file(
     model: Any,
     columns: Sequence[Column],
     path: str | Path,
-    out: str | Path,
+    out: str | Path | BinaryIO,
     *,
     targets: Sequence[str] = ("value",),
     coverage: float = 0.9,
     delimiter: str | None = None,
-    report: Callable[[int], None] = lambda n_rows: None,
+    on_progress: Callable[[int], None] = lambda n_rows: None,
 ) -> dict[str, int]:
     """Assess every row of a file.
 
     The output has the key columns of the input (where there are none, the number of each row, counted from 0), then
-    value, uncertainty, lower and upper (for classes the set, its members parted by |), confidence and accepted. A key
-    that is called like one of these is written as key_NAME.
+    value, uncertainty, lower and upper (for classes the set, its members separated by |), confidence and accepted. A
+    key with the name of one of these is written as key_NAME.
 
     Parameters
     ----------
     model : fitted model of `fit_table`
     columns : sequence of Column
-        Of the table that it was fitted on.
-    path, out : paths
+        The columns of the table that it was fitted on.
+    path : path
+    out : path or file open for bytes
+        A named file appears when all rows are written; an open file gets CSV, batch by batch.
     targets : sequence of str
         With several, value, lower and upper become value_NAME and so on.
     coverage : float in (0, 1), default 0.9
     delimiter : str, optional
-        Of a CSV file.
-    report : function of an int, optional
-        Told how many rows are done.
+        The delimiter of a CSV file.
+    on_progress : function of an int, optional
+        Called after each batch with the number of rows done.
 
     Returns
     -------
@@ -54,27 +59,37 @@ def predict_file(
     """
     check_number("predict_file", "coverage", coverage, above=0, below=1)
     wanted = [column for column in columns if column.is_feature or column.kind == "key"]
-    features = [column.name for column in wanted if column.is_feature]
     n_rows = n_accepted = 0
-    with table_writer(out) as writer:
-        for table in read_batches(path, wanted, delimiter=delimiter):
-            frame = to_frame(table.select(features))
-            frame.index += n_rows
-            result = model.assess(read_features(frame, wanted), coverage=coverage)
+    with open_writer(out) as writer:
+        for table, features in read_feature_batches(path, wanted, delimiter=delimiter):
+            result = model.assess(features, coverage=coverage)
             answers = answer_columns(result, targets)
-            keys = [name for name in table.column_names if name not in features]
-            # As they were in the file, and not by way of pandas, where whole numbers turn into floats.
+            keys = [name for name in table.column_names if name not in features.columns]
+            # As they were in the file: pandas would turn whole numbers into floats.
             named = {f"key_{name}" if name in answers else name: table[name] for name in keys}
-            writer.add((named or {"row": np.asarray(frame.index)}) | answers)
-            n_rows += len(frame)
+            writer.add((named or {"row": np.asarray(features.index)}) | answers)
+            n_rows += len(features)
             n_accepted += 0 if result.accepted is None else int(result.accepted.sum())
-            report(n_rows)
+            on_progress(n_rows)
     return {"rows": n_rows, "accepted": n_accepted}
 
 
+def read_feature_batches(
+    path: str | Path, columns: Sequence[Column], *, delimiter: str | None = None
+) -> Iterator[tuple[Any, Any]]:
+    """Yield a file batch by batch: an Arrow table, and its features as values in a DataFrame whose index counts on."""
+    features = [column.name for column in columns if column.is_feature]
+    n_rows = 0
+    for table in read_batches(path, columns, delimiter=delimiter):
+        frame = to_frame(table.select(features))
+        frame.index += n_rows
+        n_rows += len(frame)
+        yield table, read_features(frame, columns, source=str(path))
+
+
 def answer_columns(result: Any, targets: Sequence[str]) -> dict[str, Any]:
-    """The columns of an assessment that are written."""
-    table: dict[str, Any] = _spread("value", result.value, targets)
+    """Return the columns of an assessment that are written, by name."""
+    table: dict[str, Any] = _name_outputs("value", result.value, targets)
     if result.probabilities is not None:
         table["probability"] = result.probabilities.max(axis=1)
     table["uncertainty"] = result.uncertainty
@@ -82,13 +97,89 @@ def answer_columns(result: Any, targets: Sequence[str]) -> dict[str, Any]:
         names = np.asarray(result.output_names, dtype=object)
         table["set"] = ["|".join(names[members]) for members in result.prediction_set]
     if result.lower is not None:
-        table |= _spread("lower", result.lower, targets) | _spread("upper", result.upper, targets)
+        table |= _name_outputs("lower", result.lower, targets) | _name_outputs("upper", result.upper, targets)
     return table | {
         name: getattr(result, name) for name in ("confidence", "accepted") if getattr(result, name) is not None
     }
 
 
-def _spread(name: str, values: Any, targets: Sequence[str]) -> dict[str, Any]:
+def _name_outputs(name: str, values: Any, targets: Sequence[str]) -> dict[str, Any]:
     if values.ndim == 1:
         return {name: values}
     return {f"{name}_{target}": column for target, column in zip(targets, values.T, strict=True)}
+
+
+class TableWriter:
+    """A file that tables are added to, one after the other.
+
+    Parameters
+    ----------
+    sink : str or file open for bytes
+    kind : {"csv", "parquet", "arrow"}
+    delimiter : str, default ","
+        The delimiter of a CSV file.
+    """
+
+    def __init__(self, sink: str | BinaryIO, kind: str, *, delimiter: str = ",") -> None:
+        self._sink, self._kind, self._delimiter, self._writer = sink, kind, delimiter, None
+
+    def add(self, columns: dict[str, Any]) -> None:
+        """Write rows; every call has the same columns."""
+        import pyarrow as pa
+
+        try:
+            table = pa.table(columns)
+            if self._writer is None:
+                self._writer = self._open(table.schema)
+            self._writer.write_table(table)
+        except pa.ArrowException as error:
+            message = " ".join(str(error).split())
+            raise InvalidInputError(
+                f"Expected key columns that can be written as {self._kind}. Got: {message}. Write .parquet or .arrow, "
+                "or fit the model with other keys."
+            ) from None
+
+    def _open(self, schema: Any) -> Any:
+        import pyarrow as pa
+
+        if self._kind == "parquet":
+            import pyarrow.parquet as parquet
+
+            return parquet.ParquetWriter(self._sink, schema)
+        if self._kind == "arrow":
+            return pa.ipc.new_file(self._sink, schema)
+        import pyarrow.csv as arrow_csv
+
+        options = arrow_csv.WriteOptions(quoting_style="needed", delimiter=self._delimiter)
+        return arrow_csv.CSVWriter(self._sink, schema, write_options=options)
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def check_suffix(path: Path) -> str:
+    """Return the format that the ending of a name stands for, or raise an error where it stands for none."""
+    kind = SUFFIXES.get(path.suffix.lower())
+    if kind is None:
+        raise InvalidInputError(
+            f"Expected a file to write whose name ends in {', '.join(SUFFIXES)}. Got {path.name}. Choose another name."
+        )
+    return kind
+
+
+@contextmanager
+def open_writer(out: str | Path | BinaryIO) -> Generator[TableWriter]:
+    """Open a file for tables: CSV, Parquet or Arrow by the ending of its name, or CSV for a stream of bytes.
+
+    A named file appears when all is written; a stream gets each table as soon as it is added.
+    """
+    if not isinstance(out, str | Path):
+        with closing(TableWriter(out, "csv")) as writer:
+            yield writer
+        return
+    path = Path(out)
+    kind, delimiter = check_suffix(path), "\t" if path.suffix.lower() == ".tsv" else ","
+    with write_atomically(path) as part, closing(TableWriter(str(part), kind, delimiter=delimiter)) as writer:
+        yield writer
