@@ -46,15 +46,15 @@ ALL = [
 LOGITS_ONLY = ALL[:4]
 
 
-def called(detector):
+def get_name(detector):
     return type(detector).__name__
 
 
-every_detector = pytest.mark.parametrize("detector", ALL, ids=called)
+every_detector = pytest.mark.parametrize("detector", ALL, ids=get_name)
 
 
 def some(*kinds):
-    return pytest.mark.parametrize("detector", [each for each in ALL if isinstance(each, kinds)], ids=called)
+    return pytest.mark.parametrize("detector", [each for each in ALL if isinstance(each, kinds)], ids=get_name)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def rows(data):
     return data[0][:50] + rng.normal(size=(50, 6)), data[1][:50] + rng.normal(size=(50, 3))
 
 
-def fitted(detector, data):
+def refit(detector, data):
     return clone(detector).fit(*data)
 
 
@@ -107,7 +107,7 @@ def test_one_finite_number_per_row_which_does_not_depend_on_the_others(detector,
 
 @every_detector
 def test_fitting_again_copying_and_pickling_give_the_same(detector, data, rows):
-    first = fitted(detector, data)
+    first = refit(detector, data)
     scores = first.score(*rows)
     copy = clone(first)
     assert str(copy) == str(detector)
@@ -119,17 +119,19 @@ def test_fitting_again_copying_and_pickling_give_the_same(detector, data, rows):
 
 @every_detector
 def test_lists_tables_and_labels_of_any_kind(detector, data, rows):
-    scores = fitted(detector, data).score(*rows)
+    scores = refit(detector, data).score(*rows)
     numbers = np.unique(data[2], return_inverse=True)[1]
     frame = pd.DataFrame(data[0], columns=list("abcdef"))
     for labels in (numbers, numbers * 10 - 10, list(data[2]), pd.Series(data[2]), data[2].astype(object)):
         other = clone(detector).fit(frame, data[1].tolist(), labels)
-        np.testing.assert_allclose(other.score(frame.to_numpy() * 0 + 1, data[1] * 0), fixed(detector, data), rtol=1e-9)
+        np.testing.assert_allclose(
+            other.score(frame.to_numpy() * 0 + 1, data[1] * 0), fit_fixed(detector, data), rtol=1e-9
+        )
         np.testing.assert_allclose(other.score(rows[0].tolist(), rows[1].tolist()), scores, rtol=1e-9, atol=1e-12)
 
 
-def fixed(detector, data):
-    return fitted(detector, data).score(data[0] * 0 + 1, data[1] * 0)
+def fit_fixed(detector, data):
+    return refit(detector, data).score(data[0] * 0 + 1, data[1] * 0)
 
 
 @every_detector
@@ -139,7 +141,7 @@ def test_a_class_may_be_absent_where_labels_number_the_columns(detector, data, r
     model = clone(detector).fit(data[0][keep], data[1][keep], numbers[keep])
     assert model.classes_.tolist() == [0, 1, 2]
     assert np.isfinite(model.score(*rows)).all()
-    message = rf"{called(detector)} needs one column of logits for each class. Got 3 column\(s\) and 2 classes"
+    message = rf"{get_name(detector)} needs one column of logits for each class. Got 3 column\(s\) and 2 classes"
     with pytest.raises(InvalidInputError, match=message):
         clone(detector).fit(data[0][keep], data[1][keep], data[2][keep])
     for wrong in (numbers[keep] + 1, numbers[keep] - 1, numbers[keep] / 1.0):
@@ -152,7 +154,7 @@ def test_a_class_may_be_absent_where_labels_number_the_columns(detector, data, r
 @every_detector
 @pytest.mark.parametrize("size", [1e6, 1e-6])
 def test_rows_and_training_rows_of_extreme_size(detector, data, rows, size):
-    model = fitted(detector, data)
+    model = refit(detector, data)
     with np.errstate(all="raise", under="ignore", over="ignore", invalid="ignore"):
         assert np.isfinite(model.score(size * rows[0], size * rows[1])).all()
         assert np.isfinite(model.score(-size * rows[0], rows[1])).all()
@@ -163,16 +165,16 @@ def test_rows_and_training_rows_of_extreme_size(detector, data, rows, size):
 
 @some(Mahalanobis, ViM)
 def test_overflow_is_an_error(detector, data, rows):
-    message = rf"{called(detector)} can square and add up. Got values so large that the score of 1 row\(s\) overflows"
+    message = rf"{get_name(detector)} can square and add up. Got values so large that the score of 1 row\(s\) overflows"
     with pytest.raises(InvalidInputError, match=message):
-        fitted(detector, data).score([[1e300] * 6, [1.0] * 6], np.ones((2, 3)))
+        refit(detector, data).score([[1e300] * 6, [1.0] * 6], np.ones((2, 3)))
 
 
 @every_detector
 @pytest.mark.parametrize("size", [1e154, 1e200, 1e300])
 def test_values_that_cannot_be_squared_are_rejected(detector, data, rows, size):
-    message = rf"{called(detector)} can square and add up. Got values so large that the score of"
-    model = fitted(detector, data)
+    message = rf"{get_name(detector)} can square and add up. Got values so large that the score of"
+    model = refit(detector, data)
     before = model.score(*rows)
     for large in ((size * data[0], data[1]), (data[0], size * data[1]), (size * data[0], size * data[1])):
         with pytest.raises(InvalidInputError, match=rf"{message} \d+ row\(s\) overflows"):
@@ -230,7 +232,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("detector", [MSP(), KNN(k=10)], ids=called)
+@pytest.mark.parametrize("detector", [MSP(), KNN(k=10)], ids=get_name)
 def test_training_rows_that_cannot_be_used(detector, data, case):
     change, message = case
     with pytest.raises((InvalidInputError, TypeError), match=message):
@@ -239,8 +241,8 @@ def test_training_rows_that_cannot_be_used(detector, data, case):
 
 @every_detector
 def test_rows_that_cannot_be_scored(detector, data, rows):
-    model = fitted(detector, data)
-    name = called(detector)
+    model = refit(detector, data)
+    name = get_name(detector)
     with pytest.raises(NotFittedError, match=f"This {name} instance is not fitted yet"):
         clone(detector).score(*rows)
     with pytest.raises(InvalidInputError, match=f"{name} was fitted with 6 columns of features. Got 5"):
@@ -257,7 +259,7 @@ def test_rows_that_cannot_be_scored(detector, data, rows):
 
 @every_detector
 def test_a_fit_that_fails_leaves_the_last_one(detector, data, rows):
-    model = fitted(detector, data)
+    model = refit(detector, data)
     scores = model.score(*rows)
     with pytest.raises(InvalidInputError):
         model.fit(data[0][:, :3], data[1], np.full(300, "cat"))
@@ -267,7 +269,7 @@ def test_a_fit_that_fails_leaves_the_last_one(detector, data, rows):
 
 
 def test_a_fit_that_fails_half_way_leaves_the_last_one(data, rows):
-    model = fitted(KNN(k=10), data)
+    model = refit(KNN(k=10), data)
     with pytest.raises(InvalidInputError, match="k=10 among the training rows"):
         model.fit(np.ones((4, 2)), np.ones((4, 2)), [0, 1, 0, 1])
     assert model.n_features_in_ == 6
@@ -320,23 +322,23 @@ def test_the_functions_reject_bad_input_too(call):
 # --- what the theory says ---
 
 
-@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=called)
+@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=get_name)
 def test_scores_of_logits_ignore_features(detector, data, rows):
-    model = fitted(detector, data)
+    model = refit(detector, data)
     np.testing.assert_array_equal(model.score(rows[0] * 0, rows[1]), model.score(*rows))
 
 
 @some(Mahalanobis, KNN)
 def test_scores_of_features_ignore_logits(detector, data, rows):
-    model = fitted(detector, (data[0], data[1] * 0 + 1, data[2]))
-    np.testing.assert_array_equal(model.score(rows[0], rows[1] * 0), fitted(detector, data).score(*rows))
+    model = refit(detector, (data[0], data[1] * 0 + 1, data[2]))
+    np.testing.assert_array_equal(model.score(rows[0], rows[1] * 0), refit(detector, data).score(*rows))
 
 
-def moved(detector, data, rows, change):
+def score_after(detector, data, rows, change):
     return clone(detector).fit(change(data[0]), *data[1:]).score(change(rows[0]), rows[1])
 
 
-def consistent(rows, layer):
+def add_logits(rows, layer):
     """Rows whose logits are those of their features."""
     return rows[0], rows[0] @ layer[0].T + layer[1]
 
@@ -346,54 +348,56 @@ ROTATION = ortho_group.rvs(6, random_state=3)
 
 @some(Mahalanobis, KNN, ViM, FDBD)
 def test_rotated_features_give_the_same_scores(detector, data, rows, layer):
-    known = consistent(rows, layer)
-    expected = fitted(detector, data).score(*known)
-    np.testing.assert_allclose(moved(detector, data, known, lambda X: X @ ROTATION), expected, rtol=1e-6, atol=1e-7)
+    known = add_logits(rows, layer)
+    expected = refit(detector, data).score(*known)
+    np.testing.assert_allclose(
+        score_after(detector, data, known, lambda X: X @ ROTATION), expected, rtol=1e-6, atol=1e-7
+    )
 
 
 @some(Mahalanobis, KNN, ViM, FDBD)
 def test_features_in_another_unit_give_the_same_scores(detector, data, rows, layer):
-    known = consistent(rows, layer)
-    expected = fitted(detector, data).score(*known)
-    np.testing.assert_allclose(moved(detector, data, known, lambda X: 1e3 * X), expected, rtol=1e-6, atol=1e-7)
+    known = add_logits(rows, layer)
+    expected = refit(detector, data).score(*known)
+    np.testing.assert_allclose(score_after(detector, data, known, lambda X: 1e3 * X), expected, rtol=1e-6, atol=1e-7)
 
 
 @some(Mahalanobis, ViM, FDBD)
 def test_shifted_features_give_the_same_scores(detector, data, rows, layer):
-    known, shift = consistent(rows, layer), np.arange(6.0)
-    expected = fitted(detector, data).score(*known)
+    known, shift = add_logits(rows, layer), np.arange(6.0)
+    expected = refit(detector, data).score(*known)
     # ViM's origin is the point nearest to zero where the logits vanish; it moves along with the layer's rows alone.
     shift = shift @ np.linalg.pinv(layer[0]) @ layer[0] if isinstance(detector, ViM) else shift
-    np.testing.assert_allclose(moved(detector, data, known, lambda X: X + shift), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(score_after(detector, data, known, lambda X: X + shift), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_mahalanobis_does_not_change_under_an_invertible_affine_map(data, rows):
     rng = np.random.default_rng(0)
     for _ in range(10):
         matrix, shift = rng.normal(size=(6, 6)), 10 * rng.normal(size=6)
-        there = moved(Mahalanobis(), data, rows, lambda X, A=matrix, b=shift: X @ A + b)
-        np.testing.assert_allclose(there, fitted(Mahalanobis(), data).score(*rows), rtol=1e-6)
+        there = score_after(Mahalanobis(), data, rows, lambda X, A=matrix, b=shift: X @ A + b)
+        np.testing.assert_allclose(there, refit(Mahalanobis(), data).score(*rows), rtol=1e-6)
 
 
 def test_knn_ignores_the_length_of_rows(data, rows):
     rng = np.random.default_rng(0)
     lengths, others = 10.0 ** rng.uniform(-3, 3, size=(300, 1)), 10.0 ** rng.uniform(-3, 3, size=(50, 1))
     there = KNN(k=10).fit(lengths * data[0], *data[1:]).score(others * rows[0], rows[1])
-    np.testing.assert_allclose(there, fitted(KNN(k=10), data).score(*rows), atol=1e-7)
+    np.testing.assert_allclose(there, refit(KNN(k=10), data).score(*rows), atol=1e-7)
 
 
 @some(FDBD, NCI)
 def test_a_constant_added_to_all_logits_gives_the_same_scores(detector, data, rows):
     there = clone(detector).fit(data[0], data[1] + 9.0, data[2]).score(rows[0], rows[1] + 9.0)
-    np.testing.assert_allclose(there, fitted(detector, data).score(*rows), rtol=1e-9)
+    np.testing.assert_allclose(there, refit(detector, data).score(*rows), rtol=1e-9)
 
 
 def test_nci_without_the_size_of_features(data, rows, layer):
     """Its weights are those of the layer, so they shrink as features grow."""
-    known, detector = consistent(rows, layer), NCI(alpha=0.0)
-    expected = fitted(detector, data).score(*known)
-    np.testing.assert_allclose(moved(detector, data, known, lambda X: X @ ROTATION + 7.0), expected, rtol=1e-7)
-    np.testing.assert_allclose(moved(detector, data, known, lambda X: 10.0 * X), expected / 10, rtol=1e-7)
+    known, detector = add_logits(rows, layer), NCI(alpha=0.0)
+    expected = refit(detector, data).score(*known)
+    np.testing.assert_allclose(score_after(detector, data, known, lambda X: X @ ROTATION + 7.0), expected, rtol=1e-7)
+    np.testing.assert_allclose(score_after(detector, data, known, lambda X: 10.0 * X), expected / 10, rtol=1e-7)
 
 
 # --- rows from elsewhere ---
@@ -403,19 +407,19 @@ def make_unusual_rows(data, layer):
     """Ordinary rows and the same rows far off in directions that the last layer does not see."""
     ordinary = data[0][:20]
     unusual = ordinary + 50.0 * null_space(layer[0])[:, :3] @ np.array([1.0, -1.0, 1.0])
-    return consistent((ordinary,), layer), consistent((unusual,), layer)
+    return add_logits((ordinary,), layer), add_logits((unusual,), layer)
 
 
 @some(Mahalanobis, KNN, ViM, FDBD, NCI)
 def test_detectors_of_features_see_an_unusual_row(detector, data, layer):
-    model = fitted(detector, data)
+    model = refit(detector, data)
     _, unusual = make_unusual_rows(data, layer)
     assert model.score(*unusual).min() > np.median(model.score(*data[:2]))
 
 
-@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=called)
+@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=get_name)
 def test_detectors_of_logits_do_not_see_an_unusual_row(detector, data, layer):
-    model = fitted(detector, data)
+    model = refit(detector, data)
     ordinary, unusual = make_unusual_rows(data, layer)
     np.testing.assert_allclose(model.score(*unusual), model.score(*ordinary), rtol=1e-9)
 
@@ -423,15 +427,15 @@ def test_detectors_of_logits_do_not_see_an_unusual_row(detector, data, layer):
 @some(MSP, Energy, Gini, Entropy, NCI)
 def test_detectors_that_trust_a_row_far_out_in_the_direction_of_a_class(detector, data, layer):
     """As their docstrings say: large logits and large features are taken for a good sign."""
-    model = fitted(detector, data)
-    far = consistent((100.0 * data[0].mean(axis=0) + 1e4 * layer[0][:1],), layer)
+    model = refit(detector, data)
+    far = add_logits((100.0 * data[0].mean(axis=0) + 1e4 * layer[0][:1],), layer)
     assert model.score(*far)[0] < np.quantile(model.score(*data[:2]), 0.1)
 
 
 @some(Mahalanobis, ViM)
 def test_detectors_that_do_not_trust_a_row_far_out(detector, data, layer):
-    model = fitted(detector, data)
-    far = consistent((-100.0 * layer[0][:1] + [0, 0, 0, 90, 0, 0],), layer)
+    model = refit(detector, data)
+    far = add_logits((-100.0 * layer[0][:1] + [0, 0, 0, 90, 0, 0],), layer)
     assert model.score(*far)[0] > model.score(*data[:2]).max()
 
 

@@ -27,7 +27,7 @@ def inputs():
     return np.random.default_rng(0).normal(size=(30, 5))
 
 
-def written_out(network, x, temperature, epsilon):
+def compute_odin(network, x, temperature, epsilon):
     """One row, with slopes from finite differences."""
     first, _, norm, _, second = (
         {name: value.numpy() for name, value in layer.state_dict().items()} for layer in network
@@ -47,7 +47,7 @@ def written_out(network, x, temperature, epsilon):
 
 @pytest.mark.parametrize(("temperature", "epsilon"), [(1.0, 0.2), (1000.0, 0.0014), (10.0, 0.01)])
 def test_odin_follows_the_paper(network, inputs, temperature, epsilon):
-    expected = [written_out(network, row, temperature, epsilon) for row in inputs]
+    expected = [compute_odin(network, row, temperature, epsilon) for row in inputs]
     scores = ODIN(network, temperature=temperature, epsilon=epsilon).score(inputs)
     assert scores.dtype == np.float64
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12)

@@ -13,7 +13,7 @@ from onsphere.torch import HCMLoss, MixingCollate, SphericalHead, dirichlet_mix,
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
 
-def seeded(seed=0):
+def make_rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
@@ -21,7 +21,7 @@ def seeded(seed=0):
 def test_labels_and_samples_are_mixed_with_the_same_shares(mix):
     """Labels that are the identity are the shares themselves."""
     x = torch.rand(32, 3, 4, 4, dtype=torch.float64)
-    mixed, shares = mix(x, torch.eye(32, dtype=torch.float64), generator=seeded())
+    mixed, shares = mix(x, torch.eye(32, dtype=torch.float64), generator=make_rng())
     np.testing.assert_allclose(mixed, np.einsum("ij,jchw->ichw", shares, x), rtol=1e-12)
     np.testing.assert_allclose(shares.sum(dim=1), 1.0, rtol=1e-6)
     assert (shares >= 0).all()
@@ -30,7 +30,7 @@ def test_labels_and_samples_are_mixed_with_the_same_shares(mix):
 
 @pytest.mark.parametrize(("mix", "k"), [(mixup, 2), (dirichlet_mix, 20), (partial(dirichlet_mix, k=5), 5)])
 def test_each_mixture_has_k_samples(mix, k):
-    _, shares = mix(torch.rand(64, 1), torch.eye(64), alpha=5.0, generator=seeded())
+    _, shares = mix(torch.rand(64, 1), torch.eye(64), alpha=5.0, generator=make_rng())
     assert ((shares > 0).sum(dim=1) == k).all()
 
 
@@ -38,7 +38,7 @@ def test_each_mixture_has_k_samples(mix, k):
 def test_shares_follow_the_dirichlet_distribution(k):
     """Mean 1/k and variance (k − 1)/(k²(kα + 1)) of a share; 2,000 mixtures leave standard errors of 3 % and 4 %."""
     alpha = 0.5
-    _, shares = dirichlet_mix(torch.rand(2000, 1), torch.eye(2000), k=k, alpha=alpha, generator=seeded())
+    _, shares = dirichlet_mix(torch.rand(2000, 1), torch.eye(2000), k=k, alpha=alpha, generator=make_rng())
     own = shares.diagonal()
     assert own.mean() == pytest.approx(1 / k, rel=0.09)
     assert own.var() == pytest.approx((k - 1) / (k**2 * (k * alpha + 1)), rel=0.12)
@@ -47,7 +47,7 @@ def test_shares_follow_the_dirichlet_distribution(k):
 def test_every_other_sample_is_equally_likely():
     """Each of 9 partners is drawn with chance 1/9 in 2,000 mixtures: within 5 standard errors."""
     counts = torch.zeros(10)
-    generator = seeded()
+    generator = make_rng()
     for _ in range(2000):
         _, shares = mixup(torch.rand(10, 1), torch.eye(10), generator=generator)
         counts += (shares[0] > 0).float()
@@ -58,7 +58,7 @@ def test_every_other_sample_is_equally_likely():
 @pytest.mark.parametrize("mix", [mixup, dirichlet_mix])
 def test_the_generator_fixes_the_mixture(mix):
     x, labels = torch.rand(16, 2), torch.eye(16)
-    first, second, other = (mix(x, labels, generator=seeded(seed)) for seed in (1, 1, 2))
+    first, second, other = (mix(x, labels, generator=make_rng(seed)) for seed in (1, 1, 2))
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
     assert not torch.equal(first[1], other[1])
@@ -67,19 +67,19 @@ def test_the_generator_fixes_the_mixture(mix):
 
 @pytest.mark.parametrize("n", [1, 7])
 def test_a_batch_smaller_than_k_is_mixed_from_all_it_has(n):
-    _, shares = dirichlet_mix(torch.rand(n, 1), torch.eye(n), k=20, alpha=5.0, generator=seeded())
+    _, shares = dirichlet_mix(torch.rand(n, 1), torch.eye(n), k=20, alpha=5.0, generator=make_rng())
     assert ((shares > 0).sum(dim=1) == n).all()
 
 
 def test_soft_labels_stay_soft_labels():
-    soft = torch.softmax(torch.randn(16, 5, generator=seeded()), dim=1)
-    _, mixed = dirichlet_mix(torch.rand(16, 1), soft, generator=seeded())
+    soft = torch.softmax(torch.randn(16, 5, generator=make_rng()), dim=1)
+    _, mixed = dirichlet_mix(torch.rand(16, 1), soft, generator=make_rng())
     np.testing.assert_allclose(mixed.sum(dim=1), 1.0, rtol=1e-5)
 
 
 def test_one_number_per_sample_is_a_sample_too():
     x = torch.rand(32)
-    mixed, shares = mixup(x, torch.eye(32), generator=seeded())
+    mixed, shares = mixup(x, torch.eye(32), generator=make_rng())
     torch.testing.assert_close(mixed, shares @ x)
 
 
@@ -87,15 +87,15 @@ def test_one_number_per_sample_is_a_sample_too():
 def test_shares_are_as_precise_as_the_samples(mix):
     labels = torch.eye(32, dtype=torch.float64)
     for x in (torch.rand(32, 2, dtype=torch.float64), torch.rand(32, 2)):
-        _, shares = mix(x, labels, generator=seeded())
+        _, shares = mix(x, labels, generator=make_rng())
         assert float((shares.sum(dim=1) - 1).abs().max()) < 1e-14
-    mixed, shares = mix(torch.rand(32, 2).bfloat16(), torch.eye(32), generator=seeded())
+    mixed, shares = mix(torch.rand(32, 2).bfloat16(), torch.eye(32), generator=make_rng())
     assert (mixed.dtype, shares.dtype) == (torch.bfloat16, torch.float32)
     assert float((shares.sum(dim=1) - 1).abs().max()) < 1e-6
 
 
 def test_batches_of_doubles_reach_the_loss():
-    batch = MixingCollate(4, generator=seeded())([(torch.rand(3, dtype=torch.float64), i % 4) for i in range(32)])
+    batch = MixingCollate(4, generator=make_rng())([(torch.rand(3, dtype=torch.float64), i % 4) for i in range(32)])
     head = SphericalHead(3, 4, embedding="onehot").double()
     assert torch.isfinite(HCMLoss(head)(head(batch[0]), batch[1]))
 
@@ -107,7 +107,7 @@ def test_collate_mixes_the_batches_of_a_loader(method, soft):
     data = TensorDataset(torch.rand(20, 3), torch.eye(4)[labels] if soft else labels)
 
     def epoch():
-        collate = MixingCollate(4, method=method, k=3, generator=seeded())
+        collate = MixingCollate(4, method=method, k=3, generator=make_rng())
         return list(DataLoader(data, batch_size=8, collate_fn=collate))
 
     batches = epoch()

@@ -60,19 +60,7 @@ def norm(vectors: Array) -> Array:
     >>> norm(np.array([[3.0, 4.0], [0.0, 0.0]]))
     array([5., 0.])
     """
-    return _norm_and_unit(vectors)[0]
-
-
-def _norm_and_unit(vectors: Array) -> tuple[Array, Array]:
-    xp = array_namespace(vectors)
-    largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
-    is_zero = largest == 0
-    one = xp.ones_like(largest)
-    # The units replace zero vectors before any root is taken: the gradient of √0 would be NaN.
-    shrunk = xp.where(is_zero, xp.ones_like(vectors), vectors / xp.where(is_zero, one, largest))
-    length = xp.sqrt(xp.sum(shrunk * shrunk, axis=-1, keepdims=True))
-    norms = xp.where(is_zero, xp.zeros_like(largest), largest * length)
-    return norms[..., 0], shrunk / length
+    return split(vectors)[1]
 
 
 def split(vectors: Array) -> tuple[Array, Array]:
@@ -97,8 +85,15 @@ def split(vectors: Array) -> tuple[Array, Array]:
     >>> magnitude
     array([5., 0.])
     """
-    magnitude, direction = _norm_and_unit(vectors)
-    return direction, magnitude
+    xp = array_namespace(vectors)
+    largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
+    is_zero = largest == 0
+    one = xp.ones_like(largest)
+    # Ones replace zero vectors before any root is taken: the gradient of √0 would be NaN.
+    shrunk = xp.where(is_zero, xp.ones_like(vectors), vectors / xp.where(is_zero, one, largest))
+    length = xp.sqrt(xp.sum(shrunk * shrunk, axis=-1, keepdims=True))
+    magnitude = xp.where(is_zero, xp.zeros_like(largest), largest * length)[..., 0]
+    return shrunk / length, magnitude
 
 
 def join(direction: Array, magnitude: Array) -> Array:
@@ -171,7 +166,7 @@ def lift_constant(direction: Array) -> Array:
     array([1.  , 0.64])
     """
     xp = array_namespace(direction)
-    _, unit = _norm_and_unit(direction)
+    unit, _ = split(direction)
     constant = float(direction.shape[-1] - 2) + unit[..., -1] * unit[..., -1]
     smallest = float(xp.finfo(direction.dtype).eps) ** 0.5
     return xp.clip(constant, smallest, None)
