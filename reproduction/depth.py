@@ -30,16 +30,7 @@ from reproduction.error_tables import (
 from reproduction.experiment import Claim, OnProgress
 from reproduction.networks import fork_seed
 
-__all__ = [
-    "ABOUT",
-    "PAPER",
-    "PRESETS",
-    "TITLE",
-    "check_claims",
-    "draw",
-    "measure",
-    "tabulate",
-]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Depth estimation on NYU-v2 (Table 3, Figure 3)"
 

@@ -289,7 +289,7 @@ def time_ratio(name: str, size: str, run: dict[str, Any]) -> float:
     return statistics.median(run["methods"][name][size]["ratios"])
 
 
-def published_ratio(name: str, key: str) -> float:
+def paper_ratio(name: str, key: str) -> float:
     """Return the paper's ratio to MSP, from the middles of its ranges."""
     return float(np.mean(PAPER[name][key]) / np.mean(PAPER["MSP"][key]))
 
@@ -313,7 +313,7 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for quantity, find, key in quantities:
         for name in (*PAPER, "MSP again"):
-            paper = published_ratio(name, key) if key and name in PAPER else None
+            paper = paper_ratio(name, key) if key and name in PAPER else None
             rows.append(make_row(paper, [find(name, run) for run in runs], quantity=quantity, method=name))
     return rows
 
@@ -332,7 +332,7 @@ def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:
     again = [value for run in runs for value in run["methods"]["MSP again"]["many"]["ratios"]]
     low, high = min(again), max(again)
     fastest = min(PAPER, key=lambda name: found[name])
-    paper = {name: published_ratio(name, "time") for name in PAPER}
+    paper = {name: paper_ratio(name, "time") for name in PAPER}
     return [
         Claim(
             "HCM costs what MSP costs, but for noise",
@@ -369,7 +369,7 @@ def draw(runs: list[dict[str, Any]]) -> dict[str, Any]:
         ours = [statistics.mean(time_ratio(name, size, run) for run in runs) for name in names]
         colour = BLUE if size == "many" else ORANGE
         ax.scatter(ours, range(len(names)), marker=marker, color=colour, s=36, zorder=3, label=f"ours, {label}")
-    paper = [published_ratio(name, "time") for name in names]
+    paper = [paper_ratio(name, "time") for name in names]
     ax.scatter(paper, range(len(names)), marker="|", color=GREY, s=140, zorder=2, label="paper (GPU)")
     ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1)
     ax.set_xscale("log")

@@ -31,16 +31,7 @@ from reproduction.error_tables import (
 )
 from reproduction.experiment import Claim, OnProgress, make_row
 
-__all__ = [
-    "ABOUT",
-    "PAPER",
-    "PRESETS",
-    "TITLE",
-    "check_claims",
-    "draw",
-    "measure",
-    "tabulate",
-]
+__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Industrial regression: etched holes from ellipsometry (Table 4, Figures 4 and 5)"
 

@@ -12,7 +12,7 @@ from reproduction import ablation, reproduce
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
 
-def published(**changed):
+def make_published_run(**changed):
     """A run that found the paper's figures, or others for some sets."""
     table = ablation.PAPER | changed
     return {"sets": {name: dict(zip(ablation.WEIGHTS, errors, strict=True)) for name, errors in table.items()}}
@@ -46,11 +46,13 @@ def test_lambda_reaches_the_loss():
 def test_the_published_figures():
     assert ablation.PAPER["kin8nm"][-1] == 1.3765
     assert ablation.PAPER["wine"] == (0.5539, 0.5502, 0.5522, 0.5538)
-    assert all(row["agrees?"] == "yes" and row["ours"] == row["paper"] for row in ablation.tabulate([published()]))
+    assert all(
+        row["agrees?"] == "yes" and row["ours"] == row["paper"] for row in ablation.tabulate([make_published_run()])
+    )
 
 
 def test_claims_hold_for_the_published_figures():
-    near, steady, fails = ablation.check_claims([published()])
+    near, steady, fails = ablation.check_claims([make_published_run()])
     assert near.holds
     assert "on 5 of 6" in near.figures  # yacht just misses it
     assert "energy 1.000" in near.figures
@@ -62,13 +64,13 @@ def test_claims_hold_for_the_published_figures():
 
 def test_claims_fail_where_the_figures_say_so():
     reversed_ = dict.fromkeys(("concrete", "energy", "kin8nm", "wine"), (3.0, 2.0, 1.0, 1.1))
-    claims = ablation.check_claims([published(**reversed_)])
+    claims = ablation.check_claims([make_published_run(**reversed_)])
     assert [claim.holds for claim in claims] == [False, False, False]
     assert "on 1 of 6" in claims[0].figures
 
 
 def test_a_bar_beyond_the_axis_is_written():
-    figure = ablation.draw([published()])["lambda"]
+    figure = ablation.draw([make_published_run()])["lambda"]
     plt.close(figure)
     assert [text.get_text() for ax in figure.axes for text in ax.texts] == ["21.5", "21.5"]
 

@@ -110,7 +110,7 @@ def test_near_of_table_2_is_the_mean_of_table_6():
 
 
 def test_ours_is_the_mean_over_seeds():
-    runs = [made_up(), made_up(HCM=70.0)]
+    runs = [make_run(), make_run(HCM=70.0)]
     wanted = {"mixing": "no mixing", "method": "HCM", "set": "near and far"}
     (row,) = [row for row in cifar10.tabulate(runs) if wanted.items() <= row.items()]
     assert row["ours"] == 75.0
@@ -120,7 +120,7 @@ def test_ours_is_the_mean_over_seeds():
 # --- claims ---
 
 
-def made_up(*, pairs=None, dirichlet=None, **plain):
+def make_run(*, pairs=None, dirichlet=None, **plain):
     """A run in which every method has an AUROC of 80 but for those given."""
 
     def methods(changes):
@@ -134,7 +134,7 @@ def made_up(*, pairs=None, dirichlet=None, **plain):
 
 def test_claims_hold_where_the_figures_say_so():
     mixed = {"MSP": 70.0, "ODIN": 60.0, "Energy": 60.0, "HCM": 88.0}
-    run = made_up(HCM=75.0, KNN=86.0, FrozenHead=87.0, pairs=mixed | {"KNN": 87.0}, dirichlet={"HCM": 85.0})
+    run = make_run(HCM=75.0, KNN=86.0, FrozenHead=87.0, pairs=mixed | {"KNN": 87.0}, dirichlet={"HCM": 85.0})
     found = cifar10.check_claims([run])
     assert [claim.holds for claim in found] == [True] * 7
     assert "75.00 without, 85.00 with 20 mixed, 88.00 with pairs" in found[0].figures
@@ -144,7 +144,7 @@ def test_claims_hold_where_the_figures_say_so():
 
 def test_claims_fail_where_the_figures_say_so():
     mixed = {"MSP": 70.0, "ODIN": 60.0, "Energy": 81.0, "KNN": 90.0}
-    run = made_up(HCM=82.0, KNN=85.0, FrozenHead=84.0, pairs=mixed, dirichlet={"HCM": 79.0, "Gini": 81.0})
+    run = make_run(HCM=82.0, KNN=85.0, FrozenHead=84.0, pairs=mixed, dirichlet={"HCM": 79.0, "Gini": 81.0})
     assert [claim.holds for claim in cifar10.check_claims([run])] == [False] * 7
 
 

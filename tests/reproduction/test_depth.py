@@ -17,7 +17,7 @@ torch.set_num_threads(1)  # the tests run beside each other, one per core
 TINY = depth.PRESETS["quick"] | {"n_scenes": 30, "n_epochs": 1}
 
 
-def published(noise=(0.0, 0.5), **of_methods):
+def make_published_run(noise=(0.0, 0.5), **of_methods):
     """A run that found the paper's figures (for HCM Lift, HCM's); the less sure of two pictures is the noisier one."""
     metrics, rows = {}, {}
     for method in (*RIVALS, *VARIANTS):
@@ -123,7 +123,7 @@ def test_pictures_packed_as_text_can_be_read_back():
 
 
 @pytest.fixture
-def answered():
+def ask_method():
     """A method with networks as they were made, its answer to pictures, and what its networks say of them."""
     rng = torch.Generator().manual_seed(0)
     x, y = torch.rand(3, 3, 16, 16, generator=rng), torch.rand(6, 1, 16, 16, generator=rng) + 0.2
@@ -148,8 +148,8 @@ def answered():
     return ask
 
 
-def test_hcm_takes_the_map_as_one_vector(answered):
-    value, uncertainty, (output,), loss, y = answered(depth_methods.fit_hcm)
+def test_hcm_takes_the_map_as_one_vector(ask_method):
+    value, uncertainty, (output,), loss, y = ask_method(depth_methods.fit_hcm)
     length = output.direction.norm(dim=1)
     np.testing.assert_allclose(value, output.magnitude[:, None] * output.direction, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(uncertainty, output.magnitude.abs() * (length - 1).abs(), rtol=1e-4)
@@ -159,8 +159,8 @@ def test_hcm_takes_the_map_as_one_vector(answered):
     assert loss == pytest.approx(float((of_direction + (output.magnitude - magnitude) ** 2).mean()), rel=1e-4)
 
 
-def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
-    value, uncertainty, (output,), _, y = answered(depth_methods.fit_hcm_lift)
+def test_hcm_lift_averages_u_plus_a_over_pixels(ask_method):
+    value, uncertainty, (output,), _, y = ask_method(depth_methods.fit_hcm_lift)
     scale, center = y.double().std(correction=0), y.double().mean()
     u = output.magnitude.abs() * (output.direction.norm(dim=-1) - 1).abs()
     a = (output.magnitude * output.direction[..., -1] - 3).abs()
@@ -168,8 +168,8 @@ def test_hcm_lift_averages_u_plus_a_over_pixels(answered):
     np.testing.assert_allclose(value, output.mean[..., 0].flatten(1) * scale + center, rtol=1e-4, atol=1e-5)
 
 
-def test_an_ensemble_answers_mean_and_spread(answered):
-    value, uncertainty, outputs, loss, y = answered(depth_methods.fit_ensemble)
+def test_an_ensemble_answers_mean_and_spread(ask_method):
+    value, uncertainty, outputs, loss, y = ask_method(depth_methods.fit_ensemble)
     maps = torch.stack(outputs)[:, :, 0].flatten(2).double() * y.double().std() + y.double().mean()
     assert len(outputs) == TINY["n_members"]
     in_spreads = (maps[0] - y[:3].flatten(1)) / y.std()
@@ -178,8 +178,8 @@ def test_an_ensemble_answers_mean_and_spread(answered):
     np.testing.assert_allclose(uncertainty, maps.var(dim=0, correction=0).mean(dim=1).sqrt(), rtol=1e-4)
 
 
-def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
-    value, uncertainty, (output,), loss, y = answered(depth_methods.fit_evidential)
+def test_evidence_answers_its_mean_and_what_is_not_known_of_it(ask_method):
+    value, uncertainty, (output,), loss, y = ask_method(depth_methods.fit_evidential)
     gamma, nu, alpha, beta = output.flatten(2).double().unbind(dim=1)
     nu, beta = (torch.nn.functional.softplus(each) + 1e-6 for each in (nu, beta))
     variance = beta / (nu * (torch.nn.functional.softplus(alpha) + 1e-6)) * y.double().var()
@@ -188,8 +188,8 @@ def test_evidence_answers_its_mean_and_what_is_not_known_of_it(answered):
     assert np.isfinite(loss)
 
 
-def test_dropout_repeats_its_answer_although_passes_differ(answered):
-    first, again = answered(depth_methods.fit_dropout), answered(depth_methods.fit_dropout)
+def test_dropout_repeats_its_answer_although_passes_differ(ask_method):
+    first, again = ask_method(depth_methods.fit_dropout), ask_method(depth_methods.fit_dropout)
     np.testing.assert_array_equal(first[0], again[0])
     assert (first[1] > 0).all()
 
@@ -212,7 +212,7 @@ def test_metrics_use_the_temperature_of_the_held_out_rows():
 
 
 def test_rows_have_the_published_figures():
-    rows = {(row["method"], row["metric"]): row for row in depth.tabulate([published()])}
+    rows = {(row["method"], row["metric"]): row for row in depth.tabulate([make_published_run()])}
     assert rows["HCM", "Pearson"]["paper"] == 0.4919
     assert rows["MC Dropout", "RMSE"]["paper"] == 0.1189
     assert rows["EDL", "cov@3σ"]["paper"] == 0.9884
@@ -222,13 +222,13 @@ def test_rows_have_the_published_figures():
 
 
 def test_the_papers_own_figures_uphold_its_claims():
-    assert all(held(published()).values())
+    assert all(held(make_published_run()).values())
 
 
 def test_claims_fail_where_the_figures_say_so():
     poor = dict.fromkeys(("Pearson", "Spearman", "ECE_reg", "RMSE"), 0.0)
     exact = dict(zip(METRICS[:3], (0.68, 0.95, 0.997), strict=True))
-    run = published(noise=(0.5, 0.0), HCM=poor | exact)
+    run = make_published_run(noise=(0.5, 0.0), HCM=poor | exact)
     run["rows"]["HCM"] = {"error": [0.2, 0.1], "confidence": [0.5, 0.5]}
     found = held(run)
     ours = {text: holds for text, holds in found.items() if text.startswith("HCM Lift")}
@@ -238,7 +238,7 @@ def test_claims_fail_where_the_figures_say_so():
 
 
 def test_best_correlations_are_counted_for_each_variant():
-    run = published(HCM_Lift={"Pearson": 0.2})
+    run = make_published_run(HCM_Lift={"Pearson": 0.2})
     assert find_best_correlations([run]) == {"Pearson": False, "Spearman": True}
     assert find_best_correlations([run], "HCM") == {"Pearson": True, "Spearman": True}
     assert find_claim(held(run), "HCM Lift", "Pearson") is False

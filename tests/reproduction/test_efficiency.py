@@ -126,14 +126,14 @@ def test_what_is_written(result):
 # --- claims ---
 
 
-def made_up(again=(0.97, 1.0, 1.04), **ratios):
+def make_run(again=(0.97, 1.0, 1.04), **ratios):
     times = dict.fromkeys(efficiency.PAPER, 1.0) | {"Ensemble": 5.1, "MC Dropout": 49.0} | ratios
     methods = {name: {"many": {"ratios": [value] * 3}} for name, value in times.items()}
     return {"methods": methods | {"MSP again": {"many": {"ratios": list(again)}}}}
 
 
 def test_claims_hold_where_the_figures_say_so():
-    found = efficiency.check_claims([made_up(HCM=1.02)])
+    found = efficiency.check_claims([make_run(HCM=1.02)])
     assert [claim.holds for claim in found] == [True] * 4
     assert "1.020 of the time of MSP; MSP a second time took from 0.970 to 1.040; paper 1.09" in found[0].figures
     assert "the paper's own table has 9.71" in found[3].figures
@@ -141,5 +141,5 @@ def test_claims_hold_where_the_figures_say_so():
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_claims_fail_where_the_figures_say_so(sign):
-    run = made_up(HCM=1.0 + 0.2 * sign, ViM=0.7, Ensemble=5 + 2 * sign, **{"MC Dropout": 50.0 + 20 * sign})
+    run = make_run(HCM=1.0 + 0.2 * sign, ViM=0.7, Ensemble=5 + 2 * sign, **{"MC Dropout": 50.0 + 20 * sign})
     assert [claim.holds for claim in efficiency.check_claims([run])] == [False] * 4

@@ -144,12 +144,12 @@ def test_what_is_done_is_not_done_again(fake, tmp_path):
 def test_a_stopped_run_continues(fake, tmp_path):
     measure = fake.measure
 
-    def stopped(settings, seed, **options):
+    def stop(settings, seed, **options):
         if seed == 1:
             raise KeyboardInterrupt
         return measure(settings, seed, **options)
 
-    fake.measure = stopped
+    fake.measure = stop
     with pytest.raises(KeyboardInterrupt):
         reproduce("toy", out=tmp_path)
     fake.measure = measure

@@ -33,7 +33,7 @@ def real_spectra(folder, n=8, seed=0):
     return folder
 
 
-def published(**of_methods):
+def make_published_run(**of_methods):
     """A run that found the paper's figures, HCM's for those that it lacks, and held what is claimed beyond them."""
     run = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "real": {}}
     for method in industrial.METHODS:
@@ -150,7 +150,7 @@ def test_the_paper_preset_has_the_papers_steps():
 
 
 def test_rows_have_the_published_figures():
-    rows = {(row["method"], row["metric"]): row for row in industrial.tabulate([published()])}
+    rows = {(row["method"], row["metric"]): row for row in industrial.tabulate([make_published_run()])}
     assert rows["HCM", "Pearson"]["paper"] == 0.8435
     assert rows["EDL", "Spearman"]["paper"] == -0.1837
     assert rows["MC Dropout", "cov@2σ"]["paper"] == 0.8961
@@ -162,14 +162,14 @@ def test_rows_have_the_published_figures():
 
 
 def test_the_papers_own_figures_uphold_its_claims():
-    found = held(published())
+    found = held(make_published_run())
     assert len(found) == 14
     assert all(found.values())
 
 
 def test_claims_fail_where_the_figures_say_so():
     poor = {"Pearson": -1.0, "Spearman": -1.0, "cov@2σ": 0.95, "cov@3σ": 0.99, "RMSE": 1.0}
-    run = published(HCM=poor, HCM_Lift=poor)
+    run = make_published_run(HCM=poor, HCM_Lift=poor)
     for method in VARIANTS:
         run["low"][method] = 0.5
         run["kinds"][method] = {kind: run["kinds"]["EDL"][kind] | {"AUROC": 0.1} for kind in WAFER_KINDS}
@@ -180,7 +180,7 @@ def test_claims_fail_where_the_figures_say_so():
 
 
 def test_a_bound_may_hold_and_be_loose_or_fail_and_be_near():
-    run = published()
+    run = make_published_run()
     run["points"]["HCM raw"]["uncertainty"] = [0.1, 0.1]
     assert [holds for text, holds in held(run).items() if "bound" in text] == [True, False]
     run["points"]["HCM raw"]["uncertainty"] = [6.0, 12.0]
@@ -188,12 +188,12 @@ def test_a_bound_may_hold_and_be_loose_or_fail_and_be_near():
 
 
 def test_there_is_no_claim_about_missing_real_spectra():
-    missing = published() | {"real": {"skipped": "left out"}}
-    assert len(held(missing)) == len(held(published())) - 1
+    missing = make_published_run() | {"real": {"skipped": "left out"}}
+    assert len(held(missing)) == len(held(make_published_run())) - 1
 
 
 def test_anomalies_are_averaged_without_normal_and_drifting_wafers():
-    run = published()
+    run = make_published_run()
     run["kinds"]["HCM Lift"] = {kind: {"AUROC": 0.9 * (kind in WAFER_ANOMALIES)} for kind in WAFER_KINDS}
     (found,) = [claim for claim in industrial.check_claims([run]) if "anomalies" in claim.text]
     assert "HCM Lift 0.900" in found.figures

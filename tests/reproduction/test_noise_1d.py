@@ -30,7 +30,7 @@ def curve(kind, *, off=3.0, slope=1.0, constant=0.0):
     return x, np.where((x >= low) & (x <= high), inside, off * inside[(x >= low) & (x <= high)].mean())
 
 
-def made_up(**methods):
+def make_run(**methods):
     """A run in which HCM and Lift follow and notice, the mixture only follows, Bayesian networks do neither."""
     known = {
         "HCM": {"slope": 1.2},
@@ -112,38 +112,38 @@ def test_the_committed_runs_were_drawn_from_these_points(kind):
 
 
 def test_claims_hold_where_the_paper_is_right():
-    assert holds(made_up(), made_up()) == [True] * 8
+    assert holds(make_run(), make_run()) == [True] * 8
 
 
 def test_hcm_that_does_not_follow_the_noise():
     flat = {"slope": 0.0, "constant": 1.0}
-    assert holds(made_up(HCM=flat)) == [False, False, True, True, True, True, False, True]
+    assert holds(make_run(HCM=flat)) == [False, False, True, True, True, True, False, True]
 
 
 def test_hcm_that_does_not_notice_that_it_is_off_the_domain():
-    assert holds(made_up(HCM={"off": 0.8})) == [True, True, False, True, True, False, False, False]
+    assert holds(make_run(HCM={"off": 0.8})) == [True, True, False, True, True, False, False, False]
 
 
 def test_a_mixture_that_does_both():
-    assert holds(made_up(MDN={})) == [True, True, True, True, False, True, False, True]
+    assert holds(make_run(MDN={})) == [True, True, True, True, False, True, False, True]
 
 
 def test_a_mixture_that_does_not_follow_the_noise():
-    result = holds(made_up(MDN={"slope": 0.0, "constant": 1.0, "off": 0.5}))
+    result = holds(make_run(MDN={"slope": 0.0, "constant": 1.0, "off": 0.5}))
     assert result == [True, True, True, False, True, True, True, True]
 
 
 def test_a_bayesian_network_that_is_more_sensitive_off_the_domain():
     known = {"slope": 0.0, "constant": 1.0, "off": 9.0}
-    assert holds(made_up(BNN_epistemic=known)) == [True, True, True, True, True, False, True, True]
+    assert holds(make_run(BNN_epistemic=known)) == [True, True, True, True, True, False, True, True]
 
 
 def test_lift_that_is_further_from_sigma():
-    assert holds(made_up(HCM_Lift={"slope": 2.0})) == [True] * 7 + [False]
+    assert holds(make_run(HCM_Lift={"slope": 2.0})) == [True] * 7 + [False]
 
 
 def test_figures_of_a_curve_by_hand():
-    run = made_up(HCM={"slope": 2.0, "off": 3.0})
+    run = make_run(HCM={"slope": 2.0, "off": 3.0})
     follows, error, ratio, left, right, fit = noise_1d.compute_figures(
         run["kinds"]["laplace"], "laplace", "HCM"
     ).values()

@@ -111,21 +111,21 @@ def test_the_package_gives_the_folder_of_its_model(encoder, monkeypatch):
     assert text.load_encoder("minilm", "cpu").encode(["word1"]).shape == (1, 16)
 
 
-def made_up_run(**auroc):
+def make_run(**auroc):
     values = {method: [0.9] * 4 for method in (*text.METHODS, *text.BEYOND)} | auroc
     return {"AUROC": values, "FPR@95": values, "accuracy": {"softmax": 0.9}}
 
 
 def test_claims_follow_the_figures():
-    higher = made_up_run(HCM=[0.95] * 4, NUQ=[0.97] * 4, HUQ=[0.96] * 4, FrozenHead=[0.91] * 4)
+    higher = make_run(HCM=[0.95] * 4, NUQ=[0.97] * 4, HUQ=[0.96] * 4, FrozenHead=[0.91] * 4)
     assert [claim.holds for claim in text.check_claims([higher])] == [True] * 5
-    mixed = made_up_run(HCM=[0.95, 0.95, 0.95, 0.85])
+    mixed = make_run(HCM=[0.95, 0.95, 0.95, 0.85])
     assert [claim.holds for claim in text.check_claims([mixed])] == [True, False, False, False, False]
     assert "dbpedia 0.850 against 0.900" in text.check_claims([mixed])[0].figures
 
 
 def test_rows_have_the_published_figures():
-    rows = text.tabulate([made_up_run(NUQ=[0.9695, 0.5, 0.5, 0.5])])
+    rows = text.tabulate([make_run(NUQ=[0.9695, 0.5, 0.5, 0.5])])
     found = next(row for row in rows if (row["metric"], row["set"], row["method"]) == ("AUROC", "yelp", "NUQ"))
     assert found["paper"] == 0.9695
     assert found["agrees?"] == "yes"

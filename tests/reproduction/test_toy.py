@@ -19,7 +19,7 @@ def quiet(done, total, what):
     pass
 
 
-def made_up(sigma):
+def make_run(sigma):
     """A run in which σ̂ of all methods is this function of x, or each its own."""
     x = np.linspace(-6, 6, 241)
     by_method = sigma if isinstance(sigma, dict) else dict.fromkeys(ALL, sigma)
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another(tmp_path):
 
 
 def test_figures_of_a_perfect_curve_by_hand():
-    found = toy.compute_figures(made_up(perfect), "HCM")
+    found = toy.compute_figures(make_run(perfect), "HCM")
     correlation, error, ratio, free, beyond, widening = found.values()
     assert correlation == pytest.approx(1)
     assert error == pytest.approx(0.1 / 10, rel=1e-3)  # .1 too much, of a mean of 10
@@ -88,7 +88,7 @@ def test_figures_of_a_perfect_curve_by_hand():
 
 def test_claims_hold_where_sigma_is_followed_and_the_bands_widen():
     sigmas = (lambda x: 1.05 * perfect(x), perfect, lambda x: 0 * x + 0.1, perfect)
-    runs = [made_up(dict(zip(ALL, sigmas, strict=True)))] * 2
+    runs = [make_run(dict(zip(ALL, sigmas, strict=True)))] * 2
     assert [claim.holds for claim in toy.check_claims(runs)] == [True] * 4
 
 
@@ -101,11 +101,11 @@ def test_claims_hold_where_sigma_is_followed_and_the_bands_widen():
     ],
 )
 def test_claims_fail_where_they_should(sigma, holds):
-    assert [claim.holds for claim in toy.check_claims([made_up(sigma)])] == holds
+    assert [claim.holds for claim in toy.check_claims([make_run(sigma)])] == holds
 
 
 def test_one_seed_that_does_not_widen_is_enough_to_fail():
-    runs = [made_up(perfect), made_up(narrowing)]
+    runs = [make_run(perfect), make_run(narrowing)]
     claim = toy.check_claims(runs)[1]
     assert not claim.holds
     assert "in 1 of 2 seed(s)" in claim.figures

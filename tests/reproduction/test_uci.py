@@ -15,7 +15,7 @@ torch.set_num_threads(1)  # the tests run beside each other, one per core
 CONFIDENT, UNSURE = {"confidence": 0.95}, {"confidence": 0.5}
 
 
-def published(*, spread=1.0, **of_methods):
+def make_published_run(*, spread=1.0, **of_methods):
     """A run that found the paper's figures (for our own methods, HCM's), and what is given for all sets of a method."""
     sets = {}
     for name, table in uci.PAPER.items():
@@ -87,46 +87,46 @@ def test_missing_data_is_named(tmp_path):
 def test_the_published_figures():
     assert uci.PAPER["power_plant"]["HCM"] == (1.000, 57.82, 0.838, 0.969, 7.18, 387.25)
     assert uci.PAPER["kin8nm"]["EDL"][2] == -0.082
-    rows = [row for row in uci.tabulate([published()]) if row["paper"] is not None]
+    rows = [row for row in uci.tabulate([make_published_run()]) if row["paper"] is not None]
     assert len(rows) == 6 * 4 * 6
     assert all(row["agrees?"] == "yes" and row["ours"] == row["paper"] == row["ours, variance 5"] for row in rows)
 
 
 def test_errors_of_yacht_are_in_standard_deviations():
-    rows = [row for row in uci.tabulate([published(spread=2.0)]) if row["paper"] is not None]
+    rows = [row for row in uci.tabulate([make_published_run(spread=2.0)]) if row["paper"] is not None]
     halved = {(row["set"], row["metric"]) for row in rows if row["ours"] == pytest.approx(row["paper"] / 2)}
     assert halved == {("yacht", metric) for metric in ("ICE", "E-AURC", "RMSE")}
 
 
 def test_hcm_is_best_in_nine_comparisons_of_the_paper():
-    best = uci.find_best_correlations([published()], "HCM")
+    best = uci.find_best_correlations([make_published_run()], "HCM")
     assert len(best) == 12
     assert [name for name, is_best in best.items() if not is_best] == [
         "concrete Pearson",
         "concrete Spearman",
         "yacht Spearman",
     ]
-    assert uci.find_best_correlations([published(Ensemble={"Pearson": 1.0, "Spearman": 1.0})], "HCM") == dict.fromkeys(
-        best, False
-    )
+    assert uci.find_best_correlations(
+        [make_published_run(Ensemble={"Pearson": 1.0, "Spearman": 1.0})], "HCM"
+    ) == dict.fromkeys(best, False)
 
 
 def test_a_tie_is_no_win():
     tie = {"Pearson": 0.5, "Spearman": 0.5}
-    assert not any(uci.find_best_correlations([published(**dict.fromkeys(("EDL", "HCM_Lift"), tie))]).values())
+    assert not any(uci.find_best_correlations([make_published_run(**dict.fromkeys(("EDL", "HCM_Lift"), tie))]).values())
 
 
 def test_comparisons_are_of_means_over_seeds():
     low, high = ({"Pearson": value, "Spearman": value} for value in (0.0, 1.0))
-    runs = [published(HCM_Lift=low), published(HCM_Lift=high)]
+    runs = [make_published_run(HCM_Lift=low), make_published_run(HCM_Lift=high)]
     best = uci.find_best_correlations(runs)
     assert not best["energy Pearson"]  # .5, and MC Dropout .752
     assert best["kin8nm Pearson"]  # .5, and MC Dropout .260
 
 
 def test_claims_on_the_published_figures():
-    quiet = published(Ensemble=CONFIDENT, MC_Dropout=CONFIDENT, EDL=CONFIDENT)
-    partly = published(MC_Dropout=CONFIDENT, EDL=CONFIDENT)
+    quiet = make_published_run(Ensemble=CONFIDENT, MC_Dropout=CONFIDENT, EDL=CONFIDENT)
+    partly = make_published_run(MC_Dropout=CONFIDENT, EDL=CONFIDENT)
     partly["sets"]["wine"]["methods"]["Ensemble"]["noises"]["5"] = CONFIDENT | dict.fromkeys(uci.METRICS, 0.0)
     assert all(claim.holds for claim in uci.check_claims([partly]))
     assert "9 of 12 at σ = 5" in uci.check_claims([partly])[0].figures
@@ -136,7 +136,7 @@ def test_claims_on_the_published_figures():
 
 def test_claims_fail_where_the_figures_say_so():
     worst = dict(zip(uci.METRICS, (-1, 1e9, -1, -1, 1e9, 1e9), strict=True)) | CONFIDENT
-    run = published(HCM=worst, HCM_Lift=worst, HCM_standardised=worst)
+    run = make_published_run(HCM=worst, HCM_Lift=worst, HCM_standardised=worst)
     for found in run["sets"].values():
         found["methods"]["HCM Lift"]["coverage"] = 0.8
     assert not any(held([run]).values())
@@ -155,7 +155,7 @@ def test_figures_of_a_perfect_and_of_a_constant_score():
 
 
 def test_all_sets_are_drawn():
-    figures = uci.draw([published()])
+    figures = uci.draw([make_published_run()])
     assert set(figures) == {"shift", "spearman", "confidence"}
     for figure in figures.values():
         plt.close(figure)

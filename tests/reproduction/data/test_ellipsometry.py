@@ -146,7 +146,7 @@ def film_permittivity(energies, **oscillator):
     return 1 + 2 / np.pi * (trapezoid(rest, grid, axis=1) + there / 2 * pole) + 1j * there
 
 
-def modelled(real, row, substrate):
+def model_spectra(real, row, substrate):
     names = ("amplitude", "broadening", "resonance", "gap", "transition")
     film = film_permittivity(real.energies, **{name: real.parameters[name][row] for name in names})
     surface = np.sqrt(bruggeman(1.0, film, 0.5))
@@ -164,7 +164,7 @@ def test_optics_repeats_real_spectra_on_silicon(real, sample):
     """As close as the published fits, with one angle and one oxide for all, within 5 % of their error."""
     rows = np.flatnonzero(real.sample == sample)[::16]
     for row in rows:
-        left = np.sqrt(np.mean((modelled(real, row, "silicon") - real.ncs[row]) ** 2))
+        left = np.sqrt(np.mean((model_spectra(real, row, "silicon") - real.ncs[row]) ** 2))
         assert left < 0.004
         assert left < 1.05 * real.parameters["error"][row]
 
@@ -173,5 +173,5 @@ def test_optics_repeats_real_spectra_on_glass_where_the_film_hides_it(real):
     """No table of this glass comes with the data; below 380 nm the film is opaque and hides the substrate."""
     hidden = real.wavelengths < 380
     for row in np.flatnonzero(real.sample == "MV1530")[::16]:
-        left = modelled(real, row, "glass")[:, hidden] - real.ncs[row][:, hidden]
+        left = model_spectra(real, row, "glass")[:, hidden] - real.ncs[row][:, hidden]
         assert np.sqrt(np.mean(left**2)) < 0.006
