@@ -158,7 +158,7 @@ class Running:
     def __enter__(self):
         self._thread.start()
         until(lambda: self.server.started)
-        self.http = httpx.Client(base_url=self.url, timeout=120)
+        self.http = httpx.Client(base_url=self.url, timeout=120, verify=False)
         return self
 
     def __exit__(self, *_):
@@ -236,7 +236,7 @@ def process(model, *options, env=None, expect_start=True):
         try:
             if expect_start:
                 run.url = run.stdout.readline().split(" at ")[1].split(" ")[0].replace("0.0.0.0", "127.0.0.1")
-                run.http = httpx.Client(base_url=run.url, timeout=120)
+                run.http = httpx.Client(base_url=run.url, timeout=120, verify=False)
                 until(lambda: answers(run.http))
             yield run
         finally:

@@ -53,7 +53,7 @@ def read(facts, helpers):
         ("day", pa.array([pd.Timestamp("2024-03-01 02:00", tz="Europe/Berlin")]), "2024-03-01T01:00:00+00:00"),
     ],
 )
-def test_types_of_arrow_that_fit(read, column, values, row):
+def test_arrow_types_that_fit_are_read(read, column, values, row):
     assert read(**{column: values}).row(0)[column] == row
 
 
@@ -73,7 +73,7 @@ def test_types_of_arrow_that_fit(read, column, values, row):
         ({"other": pa.array([1])}, "other", "does not know"),
     ],
 )
-def test_types_of_arrow_that_do_not_fit_name_the_column(read, changed, column, got):
+def test_arrow_types_that_do_not_fit_are_rejected_by_column(read, changed, column, got):
     with pytest.raises(RequestError) as caught:
         read(**changed)
     assert caught.value.status == 422
@@ -83,20 +83,20 @@ def test_types_of_arrow_that_do_not_fit_name_the_column(read, changed, column, g
 
 @pytest.mark.parametrize("file", [False, True])
 @pytest.mark.parametrize("packing", ["zstd", "lz4"])
-def test_arrow_that_could_grow_is_refused(facts, file, packing, helpers):
+def test_compressed_arrow_is_rejected(facts, file, packing, helpers):
     for table in (columns(size=pa.array([0.5])), columns(shop=pa.array(["a"]).dictionary_encode())):
         with pytest.raises(RequestError, match="not packed"):
             read_arrow(helpers.arrow(table, file=file, compression=packing), facts, max_rows=10)
 
 
-def test_messages_of_arrow_without_a_batch_are_not_packed():
+def test_arrow_messages_without_a_batch_are_not_compressed():
     nothing = struct.pack("<IHHi", 8, 4, 4, 4)
     empty_dictionary = struct.pack("<IHHHHHxxiBxxxIHHi", 16, 10, 12, 0, 4, 8, 12, 2, 8, 4, 4, 4)
     assert not _is_compressed(nothing)
     assert not _is_compressed(empty_dictionary)
 
 
-def test_arrow_without_rows_is_refused(facts, helpers):
+def test_arrow_without_rows_is_rejected(facts, helpers):
     for table in (columns().slice(0, 0), columns(shop=pa.array(["a"]).dictionary_encode()).slice(0, 0)):
         with pytest.raises(RequestError, match="at least one row"):
             read_arrow(helpers.arrow(table), facts, max_rows=10)
@@ -105,12 +105,12 @@ def test_arrow_without_rows_is_refused(facts, helpers):
 @pytest.mark.parametrize(
     "key", [pa.array([0]).cast(pa.timestamp("s", "Nowhere/Land")), pa.array([2**62]).cast(pa.timestamp("s"))]
 )
-def test_a_key_in_arrow_that_is_no_date_is_refused(facts, key, helpers):
+def test_an_arrow_key_with_an_impossible_date_is_rejected(facts, key, helpers):
     with pytest.raises(RequestError, match="cannot be read"):
         read_arrow(helpers.arrow(columns(id=key)), facts, max_rows=10)
 
 
-def test_a_decimal_of_a_senseless_scale_is_refused(facts, helpers):
+def test_a_decimal_with_an_absurd_scale_is_rejected(facts, helpers):
     # Cast to a float, it would end the process.
     buffers = [None, pa.py_buffer(bytes(16))]
     wild = pa.Array.from_buffers(pa.decimal128(5, 2_000_000), 1, buffers)
@@ -147,7 +147,7 @@ RUNS = pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), pa.array(["a
     ],
     ids=lambda key: str(key.type)[:12],
 )
-def test_keys_of_types_that_are_not_plain_are_refused(read, key):
+def test_keys_of_nested_types_are_rejected(read, key):
     with pytest.raises(RequestError, match=r"plain values in the column id\. Got the type"):
         read(id=key)
     with pytest.raises(RequestError, match="text in the column shop"):
@@ -164,7 +164,7 @@ def test_a_long_text_that_many_rows_share_is_not_copied_for_each(read):
     assert read(id=pa.array(["a"]).dictionary_encode()).key(0) == {"id": "a"}
 
 
-def test_arrow_of_very_many_parts_is_refused(facts):
+def test_arrow_in_very_many_parts_is_rejected(facts):
     table = columns(shop=pa.array(["a"]).dictionary_encode())
     out = io.BytesIO()
     with pa.ipc.new_stream(out, table.schema) as writer:
@@ -176,7 +176,7 @@ def test_arrow_of_very_many_parts_is_refused(facts):
     assert caught.value.status == 413
 
 
-def test_a_key_that_is_no_number_after_all_is_refused(read):
+def test_an_arrow_decimal_key_that_overflows_is_rejected(read):
     wild = pa.Array.from_buffers(pa.decimal256(76, 2), 1, [None, pa.py_buffer(b"\xff" * 31 + b"\x7f")])
     with pytest.raises(RequestError, match="cannot be read"):
         read(id=wild)
@@ -184,7 +184,7 @@ def test_a_key_that_is_no_number_after_all_is_refused(read):
 
 @run_with(max_examples=200, deadline=None)
 @given(data=st.data())
-def test_arrow_that_was_damaged_is_refused_and_no_more(facts, data, helpers):
+def test_damaged_arrow_is_read_or_rejected(facts, data, helpers):
     table = columns(
         id=pa.array([pd.Timestamp("2024-03-01", tz="Europe/Berlin")]),
         rooms=pa.array([Decimal("3.25")]),
@@ -207,7 +207,7 @@ def test_arrow_that_was_damaged_is_refused_and_no_more(facts, data, helpers):
     ],
     ids=["seconds", "days", "before"],
 )
-def test_dates_of_arrow_beyond_all_calendars_are_refused(read, day):
+def test_arrow_dates_beyond_the_years_1_to_9999_are_rejected(read, day):
     with pytest.raises(RequestError, match="a date of the years 1 to 9999 in the column day, row 0"):
         read(day=day)
     for kept, year in ((253_402_300_799, "9999"), (-62_135_596_800, "0001"), (None, "None")):
@@ -237,7 +237,7 @@ HEADER = b"size,rooms,shop,new,day\n"
         (HEADER + b'1,3,"a,true,\n', "cannot be read"),
     ],
 )
-def test_bad_csv_is_told(facts, body, expected):
+def test_bad_csv_is_rejected_with_the_reason(facts, body, expected):
     with pytest.raises(RequestError) as caught:
         read_csv(body, facts, max_rows=10)
     assert expected in caught.value.detail
@@ -255,7 +255,7 @@ def test_csv_keeps_commas_quotes_and_keys(facts):
     assert batch.key(0) == {"id": "a,1"}
 
 
-def test_long_and_infinite_keys_of_batches_are_refused(read, facts):
+def test_long_and_infinite_keys_in_csv_and_arrow_are_rejected(read, facts):
     with pytest.raises(RequestError, match="at most 1,000 characters in the column id, row 0"):
         read_csv(b"id," + HEADER + b"x" * 2000 + b",1,3,a,true,\n", facts, max_rows=10)
     for key in ("x" * 2000, float("nan")):

@@ -12,7 +12,7 @@ def test_sqlite_is_forced_to_the_disk(tmp_path, helpers):
     assert helpers.query(url, "PRAGMA journal_mode") == [("wal",)]
 
 
-def test_a_file_that_was_moved_away_is_made_anew(tmp_path, facts, open_store, helpers):
+def test_a_file_that_was_moved_away_is_created_again(tmp_path, facts, open_store, helpers):
     path = tmp_path / "s.sqlite"
     store = open_store(f"sqlite:///{path}")
     store.write([helpers.record(facts, 0.1)])
@@ -26,7 +26,7 @@ def test_a_file_that_was_moved_away_is_made_anew(tmp_path, facts, open_store, he
     assert len(store.read_live(facts)["points"]) == 1
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path, facts, open_store, helpers):
+def test_a_file_that_is_no_database_is_reported(tmp_path, facts, open_store, helpers):
     (tmp_path / "s.sqlite").write_bytes(b"no database at all" * 100)
     with pytest.raises(StoreError, match="not a database"):
         open_store(f"sqlite:///{tmp_path / 's.sqlite'}").write([helpers.record(facts, 0.1)])
@@ -34,7 +34,7 @@ def test_a_file_that_is_no_database_is_told(tmp_path, facts, open_store, helpers
         open_store(f"sqlite:///{tmp_path / 'none' / 's.sqlite'}").check()
 
 
-def test_other_stores_are_refused():
+def test_other_databases_are_rejected():
     with pytest.raises(InvalidInputError, match="postgresql://"):
         open_database("mysql://localhost")
 

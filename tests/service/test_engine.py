@@ -40,7 +40,7 @@ def test_onnxruntime_is_needed_for_graphs(tmp_path, monkeypatch):
         GraphEngine(tmp_path / "model.onnx")
 
 
-def test_a_file_that_cannot_be_opened_is_told(models, tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path, monkeypatch):
     path = tmp_path / "m.onsphere"
     path.write_bytes(models["array"].read_bytes())
     served = ServedModel(path)

@@ -28,14 +28,14 @@ def all_of(connection):
     return received
 
 
-def test_a_body_that_says_it_is_too_large_is_refused(running):
+def test_a_body_that_says_it_is_too_large_is_rejected(running):
     service = running(max_body=1000)
     answer = service.http.post("/v1/assess", content=b"x" * 1001, headers={"content-type": "application/json"})
     assert answer.status_code == 413
     assert "1,000 bytes" in answer.json()["detail"]
 
 
-def test_a_body_that_turns_out_too_large_is_refused(running):
+def test_a_body_that_turns_out_too_large_is_rejected(running):
     service = running(max_body=1000)
     parts = (b" " * 100 for _ in range(1000))
     answer = service.http.post("/v1/assess", content=parts, headers={"content-type": "application/json"})
@@ -55,7 +55,7 @@ def test_a_gigabyte_is_answered_and_not_held(running, helpers):
     assert service.assess(helpers.row).status_code == 200
 
 
-def test_a_client_that_asks_before_it_sends_is_told_at_once(running):
+def test_a_client_that_asks_before_it_sends_is_answered_at_once(running):
     service = running(max_body=1000, read_timeout=60.0)
     with connected(service) as connection:
         connection.sendall(HEAD % 5000 + b"\r\nExpect: 100-continue\r\n\r\n")
@@ -87,7 +87,7 @@ def service_held(service):
     return layer._held
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(running):
+def test_a_body_that_does_not_arrive_times_out(running):
     service = running(read_timeout=0.5)
     with connected(service) as connection:
         connection.sendall(HEAD % 50 + b"\r\n\r\n{")
@@ -102,7 +102,7 @@ def test_headers_without_end_are_cut_off(running, helpers):
     assert service.assess(helpers.row).status_code == 200
 
 
-def test_headers_that_do_not_come_are_not_waited_for(running, helpers):
+def test_headers_that_do_not_arrive_time_out(running, helpers):
     service = running(read_timeout=0.5)
     with connected(service) as silent, connected(service) as slow, connected(service) as second:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
@@ -117,7 +117,7 @@ def test_headers_that_do_not_come_are_not_waited_for(running, helpers):
     assert service.assess(helpers.row).status_code == 200
 
 
-def test_a_client_that_goes_away_is_no_fault(running, helpers, logs):
+def test_a_client_that_goes_away_is_not_logged_as_an_error(running, helpers, logs):
     service = running()
     with connected(service) as connection:
         connection.sendall(HEAD % 50 + b"\r\n\r\n{")
@@ -126,8 +126,8 @@ def test_a_client_that_goes_away_is_no_fault(running, helpers, logs):
     assert not [line for line in logs if line["event"] == "fault"]
 
 
-def test_an_answer_that_is_not_taken_is_given_up(running, helpers):
-    service = running(read_timeout=3.0)
+def test_an_answer_that_is_not_read_is_given_up(running, helpers):
+    service = running(read_timeout=1.5)
     rows = json.dumps({"rows": [helpers.row] * 20_000}).encode()
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -139,12 +139,12 @@ def test_an_answer_that_is_not_taken_is_given_up(running, helpers):
     assert service.assess(helpers.row).status_code == 200
 
 
-def test_an_answer_that_is_taken_slowly_is_given(running, helpers):
-    service = running(read_timeout=3.0)
-    rows = json.dumps({"rows": [helpers.row] * 20_000}).encode()
+def test_an_answer_that_is_read_slowly_arrives(running, helpers):
+    service = running(read_timeout=1.5)
+    rows = json.dumps({"rows": [helpers.row] * 10_000}).encode()
     with connected(service) as connection:
         connection.sendall(HEAD % len(rows) + b"\r\nConnection: close\r\n\r\n" + rows)
-        helpers.until(lambda: service.service.metrics.rows.labels("yes")._value.get() == 20_000)
+        helpers.until(lambda: service.service.metrics.rows.labels("yes")._value.get() == 10_000)
         received = 0
         while part := connection.recv(2**17):
             received += len(part)
@@ -152,7 +152,7 @@ def test_an_answer_that_is_taken_slowly_is_given(running, helpers):
     assert received > 2_000_000
 
 
-def test_a_client_may_not_ask_too_often(running, helpers):
+def test_a_client_has_a_largest_rate(running, helpers):
     key = make_key()
     service = running(rate=2.0, api_keys=(hash_key(key),))
     with_key = {"x-api-key": key}
@@ -168,7 +168,7 @@ def test_a_client_may_not_ask_too_often(running, helpers):
     assert service.http.get("/healthz").status_code == 200
 
 
-def test_no_more_is_worked_on_than_allowed(running, helpers, monkeypatch):
+def test_requests_beyond_the_limit_are_rejected(running, helpers, monkeypatch):
     service, go_on = running(max_concurrent=1), threading.Event()
     plain = service.service.served.engine.assess
 
@@ -179,7 +179,9 @@ def test_no_more_is_worked_on_than_allowed(running, helpers, monkeypatch):
     monkeypatch.setattr(service.service.served.engine, "assess", slow)
     first = []
     thread = threading.Thread(
-        target=lambda: first.append(httpx.post(f"{service.url}/v1/assess", json={"rows": [helpers.row]}, timeout=120))
+        target=lambda: first.append(
+            httpx.post(f"{service.url}/v1/assess", json={"rows": [helpers.row]}, timeout=120, verify=False)
+        )
     )
     thread.start()
     helpers.until(lambda: service.service._n_working == 1)
@@ -205,7 +207,7 @@ def test_no_stretch_of_time_has_more_than_the_rate(rate, gaps):
             assert last - first + 1 <= size + rate * (passed[last] - passed[first]) + 1e-6
 
 
-def test_waiting_as_long_as_told_is_enough():
+def test_waiting_the_given_time_is_enough():
     rates = Rates(4.0)
     now = 0.0
     for _ in range(20):

@@ -16,7 +16,7 @@ def test_other_kinds_of_connections_are_passed_on():
     assert seen == ["lifespan"]
 
 
-def test_a_fault_in_the_middle_of_an_answer_is_logged(logs):
+def test_an_error_in_the_middle_of_an_answer_is_logged(logs):
     async def inner(scope, receive, send):
         await send({"type": "http.response.start", "status": 200})
         raise ZeroDivisionError

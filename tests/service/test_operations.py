@@ -18,7 +18,7 @@ def some(n_rows, first=0.0):
     return lambda facts: read_json([json.dumps({"rows": rows}).encode()], facts, max_rows=10_000)[0]
 
 
-def test_a_reset_by_another_worker_ends_the_last_rows(facts):
+def test_a_reset_by_another_worker_clears_the_last_rows(facts):
     recent = RecentRows(facts)
     recent.add(facts, some(5)(facts))
     for resets, n_batches in ((3, 1), (3, 1), (4, 0)):
@@ -29,7 +29,7 @@ def test_a_reset_by_another_worker_ends_the_last_rows(facts):
     assert [len(batch) for batch in recent.list_batches()] == [200, 1]
 
 
-def test_as_many_of_the_last_rows_are_kept_as_are_needed(facts, other_facts, helpers):
+def test_the_last_200_rows_are_kept_and_no_more(facts, other_facts, helpers):
     recent = RecentRows(facts)
     for n_rows in (5, 190, 7, 3, 1):
         recent.add(facts, some(n_rows)(facts))
@@ -63,7 +63,7 @@ def test_rows_that_do_not_fit_the_reference_give_no_hints(facts):
         assert find_hints(replace(facts, reference=wrong), [batch]) == []
 
 
-def test_rows_with_nothing_in_them_give_hints_too(facts):
+def test_rows_with_all_values_missing_give_hints(facts):
     nothing = read_json([b'{"rows": [[null, null, null, null, null]]}'], facts, max_rows=10)[0]
     hints = find_hints(facts, [nothing] * 200)
     assert all("missing" in hint for hint in hints)

@@ -44,7 +44,7 @@ def busy(service, helpers, n_far=5):
         service.assess({**helpers.far, "id": 7})
 
 
-def test_it_shows_what_happens(running, show, helpers):
+def test_it_shows_requests_as_they_come(running, show, helpers):
     service = running()
     busy(service, helpers)
     page = show(service)
@@ -106,7 +106,7 @@ def test_a_wrong_field_is_shown_and_reached(running, show):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_alarm_is_said_with_what_moved_and_can_be_ended(running, show, helpers, scheme):
+def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, scheme):
     service = running()
     busy(service, helpers, n_far=0)
     for _ in range(4):
@@ -132,7 +132,7 @@ def test_an_alarm_is_said_with_what_moved_and_can_be_ended(running, show, helper
         ("plain", None),
     ],
 )
-def test_the_promise_is_the_one_that_holds(running, show, model, said):
+def test_the_stated_false_alarm_rate_is_true(running, show, model, said):
     service = running(model or "table")
     if model is None:  # as of a file that does not say
         engine = service.service.served.engine
@@ -143,7 +143,7 @@ def test_the_promise_is_the_one_that_holds(running, show, model, said):
     assert found.startswith(said) if said else found == ""
 
 
-def test_a_store_that_does_not_work_is_said(running, show, helpers, tmp_path):
+def test_a_store_that_does_not_work_is_shown(running, show, helpers, tmp_path):
     service = running(store=str(tmp_path / "none" / "s.sqlite"))
     page = show(service)
     page.get_by_role("status").get_by_text("answered but not stored").wait_for()
@@ -151,7 +151,7 @@ def test_a_store_that_does_not_work_is_said(running, show, helpers, tmp_path):
     page.get_by_text("Stored: no").wait_for()
 
 
-def test_a_service_that_is_gone_is_said(running, show):
+def test_a_service_that_is_gone_is_shown(running, show):
     service = running()
     page = show(service)
     page.get_by_text("no sign of drift").wait_for()
@@ -178,7 +178,7 @@ def overlap(one, other):
     )
 
 
-def test_columns_that_moved_without_an_alarm_are_no_quiet(running, show, helpers):
+def test_columns_that_moved_without_an_alarm_are_mentioned(running, show, helpers):
     service = running()
     frame = helpers.table(150, seed=3).assign(rooms=1.0).drop(columns=["id", "site", "price"])
     service.assess(*json.loads(frame.assign(day="2024-03-01").to_json(orient="records")))

@@ -24,7 +24,7 @@ def test_waiting_records_share_a_transaction(tmp_path, facts, open_store, helper
     recorder.stop()
 
 
-def test_records_handed_over_before_the_end_are_written(tmp_path, facts, open_store, helpers):
+def test_records_handed_over_before_the_stop_are_written(tmp_path, facts, open_store, helpers):
     url = f"sqlite:///{tmp_path / 's.sqlite'}"
     recorder = Recorder(open_store(url))
     recorder.start()
@@ -47,7 +47,7 @@ def test_a_store_that_is_down_is_tried_again(tmp_path, facts, helpers, open_stor
     recorder.stop()
 
 
-def test_no_more_wait_than_there_is_room_for(tmp_path, facts, open_store, helpers):
+def test_records_beyond_the_queue_fail(tmp_path, facts, open_store, helpers):
     store = open_store(f"sqlite:///{tmp_path / 's.sqlite'}")
     recorder = Recorder(store)
     recorder.trouble = None  # the thread is not started, so that nothing is taken out
@@ -57,7 +57,7 @@ def test_no_more_wait_than_there_is_room_for(tmp_path, facts, open_store, helper
         recorder.record(helpers.record(facts, 0.1)).result()
 
 
-def test_tables_of_someone_else_are_told(tmp_path, facts, open_store, helpers):
+def test_tables_with_unknown_content_are_reported(tmp_path, facts, open_store, helpers):
     path = tmp_path / "s.sqlite"
     store = open_store(f"sqlite:///{path}")
     store.write([helpers.record(facts, 0.1)])
@@ -72,7 +72,7 @@ def test_tables_of_someone_else_are_told(tmp_path, facts, open_store, helpers):
     recorder.stop()
 
 
-def test_whatever_fails_the_thread_goes_on(tmp_path, facts, monkeypatch, open_store, helpers):
+def test_the_thread_survives_any_error(tmp_path, facts, monkeypatch, open_store, helpers):
     store = open_store(f"sqlite:///{tmp_path / 's.sqlite'}")
     recorder = Recorder(store)
     recorder.start()
@@ -87,7 +87,7 @@ def test_whatever_fails_the_thread_goes_on(tmp_path, facts, monkeypatch, open_st
     recorder.stop()
 
 
-def test_an_answer_does_not_wait_for_ever_for_its_record(running, helpers, monkeypatch):
+def test_an_answer_waits_a_limited_time_for_its_record(running, helpers, monkeypatch):
     from onsphere.service import operations
 
     monkeypatch.setattr(operations, "_STORE_SECONDS", 0.2)

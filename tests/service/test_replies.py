@@ -19,7 +19,7 @@ def test_a_key_called_like_an_answer_is_renamed(facts):
     assert write_csv(result, facts, {"value": [7]}).decode().splitlines()[0] == '"key_value","value","uncertainty"'
 
 
-def test_reasons(facts):
+def test_rejections_are_explained(facts):
     def told(uncertainty, norm):
         norms = None if norm is None else np.array([norm])
         result = Assessment(np.array([1.0]), np.array([uncertainty]), norms, accepted=np.array([False]))

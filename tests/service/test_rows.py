@@ -14,7 +14,7 @@ from onsphere.service.replies import RequestError
 from onsphere.service.rows import read_json
 
 
-def test_text_that_was_text_in_training_is_read_as_then(text_facts, helpers):
+def test_numbers_written_as_text_in_training_may_come_as_text(text_facts, helpers):
     body = b'{"rows": [["1.5", "many", "True", "31.01.2024", "soon"], [2, 3, false, null, null]]}'
     from_json = read_json([body], text_facts, max_rows=9)[0]
     assert from_json.row(0) == {"n": 1.5, "m": None, "b": True, "d": "2024-01-31T00:00:00+00:00", "e": None}
@@ -41,7 +41,7 @@ def test_text_that_was_text_in_training_is_read_as_then(text_facts, helpers):
         b'{"rows": [[1, 1, null, "2024-01-31", null]]}',
     ],
 )
-def test_text_that_is_none_of_its_kind_is_refused(text_facts, body):
+def test_text_of_another_kind_is_rejected(text_facts, body):
     with pytest.raises(RequestError) as caught:
         read_json([body], text_facts, max_rows=9)
     assert caught.value.status == 422
@@ -57,7 +57,7 @@ def test_text_that_is_none_of_its_kind_is_refused(text_facts, body):
     ],
     ids=["long", "half", "large", "infinite"],
 )
-def test_a_key_that_cannot_be_kept_is_refused(facts, helpers, key, expected):
+def test_a_key_that_is_too_long_or_too_large_is_rejected(facts, helpers, key, expected):
     written = json.dumps({"rows": [{**helpers.row, "id": key}]}).replace("Infinity", "1e999")
     with pytest.raises(RequestError, match=re.escape(f"{expected} in the column id, row 0")):
         read_json([written.encode()], facts, max_rows=10)
@@ -65,7 +65,7 @@ def test_a_key_that_cannot_be_kept_is_refused(facts, helpers, key, expected):
 
 @run_with(max_examples=200, deadline=None)
 @given(body=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))))
-def test_any_bytes_are_read_or_refused(facts, body):
+def test_random_bytes_are_rejected(facts, body):
     for reader, given_body in ((read_json, [body]), (read_csv, body), (read_arrow, body)):
         with pytest.raises(RequestError) as caught:
             reader(given_body, facts, max_rows=10)

@@ -9,7 +9,7 @@ from onsphere.service.engine import load_engine
 from onsphere.service.schemas import build_body_schema
 
 
-def test_the_schema_of_other_tables(text_facts, models):
+def test_the_schema_follows_the_columns(text_facts, models):
     by_name, in_order = build_body_schema(text_facts, 5)["content"]["application/json"]["schema"]["properties"]["rows"][
         "items"
     ]["anyOf"]
@@ -32,7 +32,7 @@ CHECKS = (
 )
 
 
-def test_no_made_up_request_ends_in_a_fault(running, logs, tmp_path):
+def test_no_generated_request_fails(running, logs, tmp_path):
     service = running(rate=0.0)
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json", "--checks", CHECKS]
     options = ["--phases", "coverage,fuzzing", "-n", "15", "--seed", "0", "--continue-on-failure", "--no-color"]

@@ -31,7 +31,7 @@ def model(models, tmp_path):
     return str(shutil.copy(models["table"], tmp_path / "model.onsphere"))
 
 
-def test_it_starts_answers_those_with_a_key_and_ends(model, helpers):
+def test_it_starts_answers_with_a_key_and_stops(model, helpers):
     key = make_key()
     with helpers.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
         assert run.http.get("/v1/model").status_code == 401
@@ -72,7 +72,7 @@ def refuses(port):
     return False
 
 
-def test_a_port_in_use_is_told(model):
+def test_a_port_in_use_is_reported(model):
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(InvalidInputError, match="another program uses"),
@@ -80,11 +80,13 @@ def test_a_port_in_use_is_told(model):
         serve(Settings(model, port=taken.getsockname()[1]))
 
 
-def test_what_keeps_it_from_starting_is_one_sentence(helpers, tmp_path):
-    with helpers.process(tmp_path / "none.onsphere", expect_start=False) as run:
-        assert run.wait(120) == 2
-        assert run.said().count("\n") == 1
-        assert "does not exist" in run.said()
+def test_an_error_at_the_start_is_one_sentence(tmp_path):
+    from onsphere.cli import app
+
+    run = CliRunner().invoke(app, ["serve", str(tmp_path / "none.onsphere"), "--port", "0"])
+    assert run.exit_code == 2
+    assert run.stderr.count("\n") == 1
+    assert "does not exist" in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -95,14 +97,14 @@ def test_what_keeps_it_from_starting_is_one_sentence(helpers, tmp_path):
         ("broken.onnx", b"broken", "onnxruntime cannot read"),
     ],
 )
-def test_a_file_that_is_no_model_is_told(tmp_path, name, content, expected):
+def test_a_file_that_is_no_model_is_reported(tmp_path, name, content, expected):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInputError, match=expected):
         serve(Settings(str(tmp_path / name), port=0))
 
 
-def test_a_file_of_a_newer_version_is_told(model, tmp_path):
+def test_a_file_of_a_newer_version_is_reported(model, tmp_path):
     newer = tmp_path / "newer.onsphere"
     with zipfile.ZipFile(model) as old, zipfile.ZipFile(newer, "w") as new:
         for name in old.namelist():
@@ -114,7 +116,7 @@ def test_a_file_of_a_newer_version_is_told(model, tmp_path):
         serve(Settings(str(newer), port=0))
 
 
-def test_a_graph_without_our_metadata_is_told(tmp_path):
+def test_a_graph_without_our_metadata_is_reported(tmp_path):
     import onnx
     from onnx import TensorProto, helper
 
@@ -127,7 +129,7 @@ def test_a_graph_without_our_metadata_is_told(tmp_path):
         serve(Settings(str(tmp_path / "plain.onnx"), port=0))
 
 
-def test_others_are_not_served_without_keys(model):
+def test_other_machines_are_not_served_without_keys(model):
     with pytest.raises(InvalidInputError, match="API keys"):
         serve(Settings(model, host="0.0.0.0", port=0))
     with pytest.raises(InvalidInputError, match="Expected to listen on 203"):
@@ -140,19 +142,19 @@ def test_workers_share_one_alarm_and_reload_together(model, models, helpers):
     with helpers.process(model, "--workers", "2") as run:
         seen = set()
 
-        def ask():
-            with httpx.Client(base_url=run.url, timeout=120) as client:  # a new connection, perhaps to another worker
-                return client.post("/v1/assess", json={"rows": [helpers.far] * 5}).json()
+        def ask():  # by a new connection, perhaps to another worker
+            with httpx.Client(base_url=run.url, timeout=120, verify=False) as client:
+                return client.post("/v1/assess", json={"rows": [helpers.far] * 15}).json()
 
         helpers.until(lambda: "error" not in ask())
-        for _ in range(30):
+        for _ in range(10):
             seen.add(ask()["model"])
         assert len(seen) == 1
-        drift = [httpx.get(f"{run.url}/v1/live", timeout=120).json()["drift"] for _ in range(6)]
+        drift = [httpx.get(f"{run.url}/v1/live", timeout=120, verify=False).json()["drift"] for _ in range(6)]
         assert all(each["alarm"] for each in drift)
         assert len({each["alarmed_at"] for each in drift}) == 1
-        text = httpx.get(f"{run.url}/metrics", timeout=120).text
-        assert re.search(r'onsphere_rows_total\{accepted="no"\} 15\d', text)
+        text = httpx.get(f"{run.url}/metrics", timeout=120, verify=False).text
+        assert re.search(r'onsphere_rows_total\{accepted="no"\} 165', text)
         shutil.copy(models["other"], model)
         run.send_signal(signal.SIGHUP)
         helpers.until(lambda: len({ask()["model"] for _ in range(6)} | seen) == 2 and ask()["model"] not in seen)
@@ -161,36 +163,37 @@ def test_workers_share_one_alarm_and_reload_together(model, models, helpers):
         assert run.wait(120) == 0
 
 
-def test_no_request_is_dropped_while_the_model_is_exchanged(model, models, helpers):
-    with helpers.process(model) as run:
-        found, wrong, done = set(), [], threading.Event()
+def test_no_request_is_dropped_while_the_model_is_replaced(running, models, helpers):
+    service, found, wrong, done = running(), [""], [], threading.Event()
+    path = service.service.settings.model
 
-        def ask():
-            with httpx.Client(base_url=run.url, timeout=120) as client:
-                while not done.is_set():
-                    answer = client.post("/v1/assess", json={"rows": [helpers.row]})
-                    (found.add(answer.json()["model"]) if answer.status_code == 200 else wrong.append(answer.text))
+    def ask():
+        with httpx.Client(base_url=service.url, timeout=120, verify=False) as client:
+            while not done.is_set():
+                answer = client.post("/v1/assess", json={"rows": [helpers.row]})
+                (found.append(answer.json()["model"]) if answer.status_code == 200 else wrong.append(answer.text))
 
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for name in ("other", "table", "other"):
-            shutil.copy(models[name], model + ".new")
-            os.replace(model + ".new", model)
-            run.send_signal(signal.SIGHUP)
-            time.sleep(1.0)
-        done.set()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
-        assert len(found) == 2
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for name in ("other", "table", "other"):
+        shutil.copy(models[name], path + ".new")
+        os.replace(path + ".new", path)
+        new = service.http.post("/v1/reload").json()["sha256"]
+        n_found = len(found)
+        helpers.until(lambda new=new, n_found=n_found: len(found) > n_found + 10 and found[-1] == new)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(set(found)) == 3
 
 
 def test_kill_9_loses_nothing_that_was_acknowledged(model, helpers):
     acknowledged, done = [], threading.Event()
 
     def ask(url):
-        with httpx.Client(base_url=url, timeout=120) as client:
+        with httpx.Client(base_url=url, timeout=120, verify=False) as client:
             while not done.is_set():
                 try:
                     answer = client.post("/v1/assess", json={"rows": [helpers.row]})
@@ -238,14 +241,14 @@ def test_a_thousand_slow_connections_do_not_keep_others_out(model, helpers):
         assert time.monotonic() - started < 100
 
 
-def test_it_serves_until_it_is_told_to_stop(models, tmp_path, helpers):
+def test_it_serves_and_reloads_until_it_is_stopped(models, tmp_path, helpers):
     path = tmp_path / "model.onsphere"
     path.write_bytes(models["table"].read_bytes())
     found = {}
 
     def use(address):
         def asked():
-            with httpx.Client(base_url=address, timeout=20) as client:
+            with httpx.Client(base_url=address, timeout=20, verify=False) as client:
                 helpers.until(lambda: _answers(client))
                 found["answer"] = client.post("/v1/assess", json={"rows": [helpers.row]}).json()
                 path.write_bytes(models["other"].read_bytes())
@@ -270,7 +273,7 @@ def _answers(client):
         return False
 
 
-def test_workers_get_settings_and_counters_by_the_environment(models, monkeypatch, tmp_path):
+def test_workers_get_settings_and_counters_from_the_environment(models, monkeypatch, tmp_path):
     seen = {}
 
     class Fake:
@@ -294,7 +297,7 @@ def test_workers_get_settings_and_counters_by_the_environment(models, monkeypatc
     assert not os.path.exists(seen["folder"])
 
 
-def test_workers_are_told_of_a_hangup(monkeypatch):
+def test_workers_get_the_hangup_signal(monkeypatch):
     from types import SimpleNamespace
 
     signals = []
@@ -315,7 +318,7 @@ def test_the_service_needs_its_extra(monkeypatch):
         importlib.reload(sys.modules["onsphere.service"])
 
 
-def test_the_commands(monkeypatch, models, tmp_path):
+def test_the_commands_pass_their_options_on(monkeypatch, models, tmp_path):
     import typer
 
     from onsphere.cli.serve import new_key, serve

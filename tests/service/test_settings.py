@@ -25,7 +25,7 @@ def test_keys_come_from_a_file_too(tmp_path):
     ("text", "expected"),
     [(None, "No such file"), ("# nobody\n", "has none"), ("onsphere-secret", "not the key itself")],
 )
-def test_a_bad_file_of_keys_is_told_without_repeating_it(tmp_path, text, expected):
+def test_a_bad_keys_file_is_reported_without_quoting_it(tmp_path, text, expected):
     path = tmp_path / "keys"
     if text is not None:
         path.write_text(text)
@@ -34,7 +34,7 @@ def test_a_bad_file_of_keys_is_told_without_repeating_it(tmp_path, text, expecte
     assert "secret" not in str(caught.value)
 
 
-def test_settings_go_through_the_environment():
+def test_settings_survive_the_environment():
     settings = Settings("m.onsphere", api_keys=("a", "b"), open=True, timeout=2.5, port=1, store="x.sqlite")
     assert Settings.from_environment(settings.to_environment()) == settings
     assert Settings.from_environment({"ONSPHERE_PORT": "7"}, model="m", port=8, timeout=None).port == 8
@@ -54,11 +54,11 @@ def test_settings_go_through_the_environment():
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_RATE": "-1"}, "'rate' parameter"),
     ],
 )
-def test_bad_settings_are_told(environment, expected):
+def test_bad_settings_are_reported(environment, expected):
     with pytest.raises(InvalidInputError, match=expected):
         Settings.from_environment(environment)
 
 
-def test_addresses_that_only_this_machine_reaches():
+def test_loopback_addresses_are_recognised():
     assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "")))

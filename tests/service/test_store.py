@@ -63,9 +63,7 @@ def url(request, tmp_path, helpers):
 
 
 @pytest.mark.parametrize("rows_between", [7, 5_000])
-def test_two_workers_come_to_the_alarm_that_one_monitor_would(
-    url, facts, monkeypatch, rows_between, open_store, helpers
-):
+def test_two_workers_raise_the_alarm_that_one_monitor_would(url, facts, monkeypatch, rows_between, open_store, helpers):
     monkeypatch.setattr(store_module, "_ROWS_BETWEEN", rows_between)
     rng = np.random.default_rng(0)
     scores = [rng.choice(facts.calibration, 3) + (0.3 if step > 30 else 0.0) for step in range(50)]
@@ -125,7 +123,7 @@ def test_a_worker_that_is_behind_does_not_write_over_another(url, facts, other_f
     assert behind.read_live(facts)["drift"]["rows_seen"] == 4
 
 
-def test_rows_without_a_score_are_kept_but_not_watched(url, facts, open_store, helpers):
+def test_rows_without_a_score_are_kept_but_not_monitored(url, facts, open_store, helpers):
     store = open_store(url)
     store.write([helpers.record(facts, [np.nan, np.inf, 0.1]), helpers.record(facts, [np.nan])])
     live = store.read_live(facts)
@@ -133,7 +131,7 @@ def test_rows_without_a_score_are_kept_but_not_watched(url, facts, open_store, h
     assert [point["uncertainty"] for point in live["points"]] == [0.1, None]
 
 
-def test_what_fails_is_not_kept_and_not_watched(url, facts, open_store, helpers):
+def test_a_failed_write_keeps_nothing_and_leaves_the_monitor(url, facts, open_store, helpers):
     store = open_store(url)
     store.write([helpers.record(facts, 0.1)])
     with pytest.raises(ValueError, match="JSON"):
@@ -157,7 +155,7 @@ def test_the_last_minute_is_counted(url, facts, open_store, helpers):
     assert store.read_live(facts, now=now + 1000)["minute"]["accepted"] is None
 
 
-def test_of_very_many_requests_a_part_is_counted(url, facts, monkeypatch, open_store, helpers):
+def test_only_the_latest_of_many_requests_are_counted(url, facts, monkeypatch, open_store, helpers):
     monkeypatch.setattr(store_module, "_MAX_COUNTED", 4)
     store, now = open_store(url), 1e9
     store.write([helpers.record(facts, 0.1, at=now - age) for age in (5.0, 4.0, 3.0, 2.0, 1.0)])

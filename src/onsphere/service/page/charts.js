@@ -10,7 +10,7 @@ export function shape(name, attributes, text) {
   return made;
 }
 
-export function told(number, digits = 3) {
+export function formatNumber(number, digits = 3) {
   if (number === null || number === undefined) return "–";
   if (number === 0) return "0";
   const size = Math.abs(number);
@@ -29,7 +29,7 @@ function scale(low, high, from, to) {
 function grid(svg, y, low, high) {
   for (const value of [low, (low + high) / 2, high]) {
     svg.append(shape("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }));
-    svg.append(shape("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, told(value, 2)));
+    svg.append(shape("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, formatNumber(value, 2)));
   }
 }
 
@@ -44,9 +44,9 @@ function limit(svg, y, value, text) {
   svg.append(shape("text", { class: "limit-text", x: WIDTH - RIGHT, y: above < 10 ? y(value) + 14 : above, "text-anchor": "end" }, text));
 }
 
-export function bars(values, seconds) {
+export function drawBars(values, seconds) {
   const high = Math.max(1, ...values);
-  const svg = frame(`Requests per second over the last ${values.length * seconds} seconds: now ${told(values.at(-1) ?? 0)}, at most ${told(high)}.`);
+  const svg = frame(`Requests per second over the last ${values.length * seconds} seconds: now ${formatNumber(values.at(-1) ?? 0)}, at most ${formatNumber(high)}.`);
   const y = scale(0, high, HEIGHT - BOTTOM, TOP), step = (WIDTH - LEFT - RIGHT) / Math.max(values.length, 1);
   grid(svg, y, 0, high);
   values.forEach((value, index) => svg.append(shape("rect", {
@@ -55,12 +55,12 @@ export function bars(values, seconds) {
   return svg;
 }
 
-export function uncertainties(points, band, threshold) {
+export function drawUncertainties(points, band, threshold) {
   const known = points.filter(point => point.uncertainty !== null);
   const values = known.map(point => point.uncertainty);
   const high = Math.max(...values, band ? band.high : 0, threshold ?? 0, 1e-12) * 1.05, low = Math.min(0, ...values);
   const outside = threshold === null ? 0 : values.filter(value => value > threshold).length;
-  const svg = frame(known.length ? `Uncertainty of the last ${known.length} requests: latest ${told(values.at(-1))}, ${outside} above the threshold${threshold === null ? "" : ` of ${told(threshold)}`}.` : "No requests yet.");
+  const svg = frame(known.length ? `Uncertainty of the last ${known.length} requests: latest ${formatNumber(values.at(-1))}, ${outside} above the threshold${threshold === null ? "" : ` of ${formatNumber(threshold)}`}.` : "No requests yet.");
   const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(known.length - 1, 1), LEFT + 4, WIDTH - RIGHT - 4);
   if (band) svg.append(shape("rect", { class: "band", x: LEFT, width: WIDTH - LEFT - RIGHT, y: y(band.high), height: y(band.low) - y(band.high) }));
   grid(svg, y, low, high);
@@ -71,10 +71,10 @@ export function uncertainties(points, band, threshold) {
   return svg;
 }
 
-export function capital(points, drift) {
+export function drawCapital(points, drift) {
   const values = points.map(point => point.log_capital).filter(value => value !== null);
   const high = Math.max(drift.alarm_line, ...values) * 1.1, low = Math.min(0, ...values);
-  const svg = frame(`Evidence of drift ${told(drift.log_capital)}, alarm at ${told(drift.alarm_line)}: ${drift.alarm ? "the alarm is raised" : "no alarm"}, after ${drift.rows_seen} rows.`);
+  const svg = frame(`Evidence of drift ${formatNumber(drift.log_capital)}, alarm at ${formatNumber(drift.alarm_line)}: ${drift.alarm ? "the alarm is raised" : "no alarm"}, after ${drift.rows_seen} rows.`);
   const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(values.length - 1, 1), LEFT, WIDTH - RIGHT);
   grid(svg, y, low, high);
   svg.append(shape("path", { class: "path", d: values.map((value, index) => `${index ? "L" : "M"}${x(index)} ${y(value)}`).join("") }));
@@ -85,7 +85,7 @@ export function capital(points, drift) {
 }
 
 // A value with its interval, on a line of its own for each output, and to its own scale: they may be of different units.
-export function intervals(outputs, label) {
+export function drawIntervals(outputs, label) {
   const svg = frame(label, 60 * outputs.length + 4);
   outputs.forEach((output, index) => {
     const finite = [output.lower, output.value, output.upper].filter(value => typeof value === "number");
@@ -94,16 +94,16 @@ export function intervals(outputs, label) {
     svg.append(shape("line", { class: "axis", x1: 10, x2: WIDTH - 10, y1: y, y2: y }));
     if (output.bounded) svg.append(shape("line", { class: "interval", x1: x(from), x2: x(to), y1: y, y2: y }));
     svg.append(shape("circle", { class: "dot", r: 6, cx: x(output.value), cy: y }));
-    svg.append(shape("text", { x: x(output.value), y: y - 12, "text-anchor": "middle" }, outputs.length > 1 ? `${output.name} ${told(output.value, 4)}` : told(output.value, 4)));
+    svg.append(shape("text", { x: x(output.value), y: y - 12, "text-anchor": "middle" }, outputs.length > 1 ? `${output.name} ${formatNumber(output.value, 4)}` : formatNumber(output.value, 4)));
     if (output.bounded && to > from) {
-      svg.append(shape("text", { x: x(from), y: y + 22, "text-anchor": "middle" }, output.lower === null ? "−∞" : told(output.lower, 4)));
-      svg.append(shape("text", { x: x(to), y: y + 22, "text-anchor": "middle" }, output.upper === null ? "∞" : told(output.upper, 4)));
+      svg.append(shape("text", { x: x(from), y: y + 22, "text-anchor": "middle" }, output.lower === null ? "−∞" : formatNumber(output.lower, 4)));
+      svg.append(shape("text", { x: x(to), y: y + 22, "text-anchor": "middle" }, output.upper === null ? "∞" : formatNumber(output.upper, 4)));
     }
   });
   return svg;
 }
 
-export function probabilities(shares, members, label) {
+export function drawProbabilities(shares, members, label) {
   const names = Object.keys(shares).sort((a, b) => shares[b] - shares[a]).slice(0, 12);
   const svg = frame(label, 26 * names.length + 10), x = scale(0, 1, 130, WIDTH - 60);
   names.forEach((name, index) => {

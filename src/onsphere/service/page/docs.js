@@ -10,12 +10,12 @@ function details(title, value) {
 }
 
 const api = await (await fetch("/openapi.json")).json();
-const resolved = value => JSON.parse(JSON.stringify(value), (_, one) => one && one.$ref ? api.components.schemas[one.$ref.split("/").at(-1)] : one);
-const parts = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, told]) => element("section", {},
+const resolve = value => JSON.parse(JSON.stringify(value), (_, one) => one && one.$ref ? api.components.schemas[one.$ref.split("/").at(-1)] : one);
+const parts = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, operation]) => element("section", {},
   element("h2", {}, `${method.toUpperCase()} ${path}`),
   element("div", { class: "card" },
-    element("p", {}, told.description ?? ""),
-    ...(told.parameters ? [details("Parameters", told.parameters)] : []),
-    ...(told.requestBody ? [details("Request", told.requestBody)] : []),
-    ...Object.entries(told.responses).map(([status, answer]) => details(`${status} ${answer.description}`, resolved(answer.content ?? {})))))));
+    element("p", {}, operation.description ?? ""),
+    ...(operation.parameters ? [details("Parameters", operation.parameters)] : []),
+    ...(operation.requestBody ? [details("Request", operation.requestBody)] : []),
+    ...Object.entries(operation.responses).map(([status, answer]) => details(`${status} ${answer.description}`, resolve(answer.content ?? {})))))));
 document.getElementById("paths").replaceChildren(...parts);

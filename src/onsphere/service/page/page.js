@@ -1,8 +1,8 @@
-import { bars, capital, intervals, probabilities, told, uncertainties } from "./charts.js";
+import { drawBars, drawCapital, drawIntervals, drawProbabilities, drawUncertainties, formatNumber } from "./charts.js";
 
 const at = id => document.getElementById(id);
 const PAUSE = 2000;
-let model = null, knownFrom = null, said = "";
+let model = null, shownModel = null, announced = "";
 
 async function ask(path, options = {}) {
   const key = sessionStorage.getItem("onsphere-key");
@@ -24,44 +24,44 @@ function element(name, attributes = {}, ...content) {
   return made;
 }
 
-// What is said aloud changes only when there is news.
+// Screen readers read the status aloud, so it changes only when there is news.
 function say(lines) {
   const text = JSON.stringify(lines);
-  if (text === said) return;
-  said = text;
+  if (text === announced) return;
+  announced = text;
   at("status").replaceChildren(...lines.map(([kind, line]) => element("p", { class: kind }, line)));
 }
 
 function show(live) {
   const minute = live.minute;
-  at("requests").textContent = minute ? told(minute.requests_per_second) : "–";
-  at("rows").textContent = minute ? told(minute.rows_per_second) : "–";
-  at("median").textContent = minute && minute.seconds_median !== null ? `${told(1000 * minute.seconds_median)} ms` : "–";
-  at("slow").textContent = minute && minute.seconds_99 !== null ? `${told(1000 * minute.seconds_99)} ms` : "–";
-  at("accepted").textContent = minute && minute.accepted !== null ? `${told(100 * minute.accepted)} %` : "–";
-  if (minute) at("throughput").replaceChildren(bars(minute.requests, minute.bin_seconds));
-  at("uncertainty").replaceChildren(uncertainties(live.points, model.calibration_band, model.threshold));
-  at("drift").replaceChildren(live.drift ? capital(live.points, live.drift) : element("p", { class: "note" },
+  at("requests").textContent = minute ? formatNumber(minute.requests_per_second) : "–";
+  at("rows").textContent = minute ? formatNumber(minute.rows_per_second) : "–";
+  at("median").textContent = minute && minute.seconds_median !== null ? `${formatNumber(1000 * minute.seconds_median)} ms` : "–";
+  at("slow").textContent = minute && minute.seconds_99 !== null ? `${formatNumber(1000 * minute.seconds_99)} ms` : "–";
+  at("accepted").textContent = minute && minute.accepted !== null ? `${formatNumber(100 * minute.accepted)} %` : "–";
+  if (minute) at("throughput").replaceChildren(drawBars(minute.requests, minute.bin_seconds));
+  at("uncertainty").replaceChildren(drawUncertainties(live.points, model.calibration_band, model.threshold));
+  at("drift").replaceChildren(live.drift ? drawCapital(live.points, live.drift) : element("p", { class: "note" },
     live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
   at("reset").hidden = !live.drift;
-  at("promise").textContent = live.drift ? promise(Math.exp(-live.drift.alarm_line)) : "";
+  at("promise").textContent = live.drift ? describePromise(Math.exp(-live.drift.alarm_line)) : "";
   showHints(live.drift?.hints ?? [], live.drift?.alarm);
   showRejected(live.rejected);
   const lines = [];
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
   if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
   if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised at row ${live.drift.alarmed_at}: the rows are not like those of the calibration.`]);
-  say(lines.length ? lines : [["good", quiet(live.drift)]]);
+  say(lines.length ? lines : [["good", describeQuiet(live.drift)]]);
 }
 
-function quiet(drift) {
+function describeQuiet(drift) {
   if (!drift) return "Everything works. Drift is not watched.";
   return drift.hints?.length ? "Everything works. There is no drift alarm, but columns moved: see Drift." : "Everything works, and there is no sign of drift.";
 }
 
-// How probable a false alarm is depends on how the model was calibrated.
-function promise(alpha) {
-  const chance = `${told(100 * alpha)}\u00a0%`;
+// How likely a false alarm is depends on how the model was calibrated.
+function describePromise(alpha) {
+  const chance = `${formatNumber(100 * alpha)}\u00a0%`;
   if (model.calibrated_by === "cross-validation") return `The model was calibrated by cross-validation, so a false alarm is more likely than ${chance}.`;
   const kept = `a false alarm has a chance of at most ${chance}, however long one looks.`;
   return model.calibrated_by ? `A${kept.slice(1)}` : `If the model was calibrated on rows kept apart for it, ${kept}`;
@@ -69,8 +69,8 @@ function promise(alpha) {
 
 function showHints(hints, alarm) {
   at("hints").hidden = !hints.length;
-  const told = alarm ? "Columns that moved:" : "Columns that moved, though the uncertainty does not show it:";
-  at("hints").replaceChildren(element("p", {}, told), element("ul", {}, ...hints.map(hint => element("li", {}, hint))));
+  const title = alarm ? "Columns that moved:" : "Columns that moved, though the uncertainty does not show it:";
+  at("hints").replaceChildren(element("p", {}, title), element("ul", {}, ...hints.map(hint => element("li", {}, hint))));
 }
 
 function showRejected(rows) {
@@ -80,23 +80,23 @@ function showRejected(rows) {
   at("rejected-head").replaceChildren(element("tr", {}, ...names.map(name => element("th", { scope: "col" }, name))));
   const lines = rows.map(row => element("tr", {},
     element("td", { class: "time" }, new Date(1000 * row.at).toLocaleTimeString()),
-    element("td", {}, valueOf(row.answer.value)),
-    element("td", {}, told(row.answer.uncertainty)),
+    element("td", {}, formatValue(row.answer.value)),
+    element("td", {}, formatNumber(row.answer.uncertainty)),
     element("td", { class: "wide" }, row.answer.reason ?? ""),
-    ...(withRows ? features.map(name => element("td", {}, cellOf({ ...row.row, ...row.key }[name]))) : [])));
+    ...(withRows ? features.map(name => element("td", {}, formatCell({ ...row.row, ...row.key }[name]))) : [])));
   at("rejected").replaceChildren(...(lines.length ? lines : [element("tr", {}, element("td", { colspan: names.length }, "None yet."))]));
 }
 
-function cellOf(value) {
-  return value === null || value === undefined ? "–" : typeof value === "number" ? told(value, 5) : String(value).replace("T00:00:00+00:00", "");
+function formatCell(value) {
+  return value === null || value === undefined ? "–" : typeof value === "number" ? formatNumber(value, 5) : String(value).replace("T00:00:00+00:00", "");
 }
 
-function valueOf(value) {
-  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${told(one, 4)}`).join(", ");
-  return typeof value === "number" ? told(value, 4) : String(value);
+function formatValue(value) {
+  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${formatNumber(one, 4)}`).join(", ");
+  return typeof value === "number" ? formatNumber(value, 4) : String(value);
 }
 
-function field(column, index) {
+function makeField(column, index) {
   const id = `field-${index}`, label = element("label", { for: id }, column.name);
   let input;
   if (column.kind === "boolean") {
@@ -110,13 +110,13 @@ function field(column, index) {
   return element("div", {}, label, input, ...levels);
 }
 
-function rowOf(form) {
+function readRow(form) {
   const row = {};
   for (const column of model.columns.filter(column => column.required)) {
     const text = form.querySelector(`[data-column="${CSS.escape(column.name)}"]`).value.trim();
     if (text === "") row[column.name] = null;
     else if (column.kind === "boolean") row[column.name] = text === "true";
-    // What is no number goes as it is, so that the service says what is wrong with it.
+    // Text that is not a number goes as it is, so that the service says what is wrong with it.
     else if (column.kind === "number") row[column.name] = Number.isFinite(Number(text)) ? Number(text) : text;
     else row[column.name] = text;
   }
@@ -125,23 +125,23 @@ function rowOf(form) {
 
 function showAnswer(answer, recorded) {
   const verdict = answer.accepted === null ? ["", "No threshold is set"] : answer.accepted ? ["good", "✓ Accepted"] : ["bad", "✗ Rejected"];
-  const facts = [["Value", valueOf(answer.value)], ["Uncertainty", told(answer.uncertainty, 4)]];
-  if (answer.confidence !== undefined && answer.confidence !== null) facts.push(["Confidence", `${told(100 * answer.confidence)} %`]);
-  if (answer.expected_error !== undefined) facts.push(["Expected error", told(answer.expected_error, 4)]);
-  if (answer.set) facts.push([`Set with coverage ${told(100 * model.coverage)} %`, answer.set.join(", ") || "empty"]);
-  if ("lower" in answer) facts.push(["Coverage of the interval", `${told(100 * model.coverage)} %`]);
+  const facts = [["Value", formatValue(answer.value)], ["Uncertainty", formatNumber(answer.uncertainty, 4)]];
+  if (answer.confidence !== undefined && answer.confidence !== null) facts.push(["Confidence", `${formatNumber(100 * answer.confidence)} %`]);
+  if (answer.expected_error !== undefined) facts.push(["Expected error", formatNumber(answer.expected_error, 4)]);
+  if (answer.set) facts.push([`Set with coverage ${formatNumber(100 * model.coverage)} %`, answer.set.join(", ") || "empty"]);
+  if ("lower" in answer) facts.push(["Coverage of the interval", `${formatNumber(100 * model.coverage)} %`]);
   if (!recorded) facts.push(["Stored", "no"]);
   at("answer").replaceChildren(
     element("p", { class: `verdict ${verdict[0]}` }, verdict[1]),
     ...(answer.reason ? [element("p", {}, answer.reason)] : []),
-    drawn(answer),
+    drawAnswer(answer),
     element("p", { class: "note" }, facts.map(([name, value]) => `${name}: ${value}`).join(" · ")));
 }
 
-function drawn(answer) {
-  const share = `${told(100 * model.coverage)} %`;
+function drawAnswer(answer) {
+  const share = `${formatNumber(100 * model.coverage)} %`;
   if (answer.probabilities) {
-    return probabilities(answer.probabilities, answer.set ?? [], `Probability of each class. The set with coverage ${share}: ${(answer.set ?? []).join(", ")}.`);
+    return drawProbabilities(answer.probabilities, answer.set ?? [], `Probability of each class. The set with coverage ${share}: ${(answer.set ?? []).join(", ")}.`);
   }
   const several = answer.value !== null && typeof answer.value === "object";
   const part = (name, key) => several ? answer[name]?.[key] ?? null : answer[name] ?? null;
@@ -149,11 +149,11 @@ function drawn(answer) {
     name, value: part("value", name), lower: part("lower", name), upper: part("upper", name), bounded: "lower" in answer }))
     .filter(output => typeof output.value === "number");
   if (!outputs.length) return element("p", {}, "The model has no value for this row.");
-  const words = outputs.map(output => `${output.name} ${told(output.value, 4)}` + (output.bounded ? `, between ${told(output.lower, 4)} and ${told(output.upper, 4)} with coverage ${share}` : "")).join("; ");
-  return intervals(outputs, `${words}.`);
+  const words = outputs.map(output => `${output.name} ${formatNumber(output.value, 4)}` + (output.bounded ? `, between ${formatNumber(output.lower, 4)} and ${formatNumber(output.upper, 4)} with coverage ${share}` : "")).join("; ");
+  return drawIntervals(outputs, `${words}.`);
 }
 
-function showTrouble(error) {
+function showError(error) {
   for (const input of at("fields").querySelectorAll("[data-column]")) input.removeAttribute("aria-invalid");
   const columns = new Set((error.errors ?? []).map(one => one.column));
   const wrong = [...at("fields").querySelectorAll("[data-column]")].filter(input => columns.has(input.dataset.column));
@@ -162,20 +162,20 @@ function showTrouble(error) {
   if (wrong.length) wrong[0].focus();
 }
 
-async function know() {
+async function loadModel() {
   model = await ask("/v1/model");
   at("key-form").hidden = true;
   document.title = `${model.name} · onsphere`;
   at("model").textContent = `${model.name}: ${model.targets.join(", ")} by ${model.model}${model.backbone ? ` (${model.backbone})` : ""}`;
-  if (knownFrom !== model.sha256) {
-    at("fields").replaceChildren(...model.columns.filter(column => column.required).map(field));
-    knownFrom = model.sha256;
+  if (shownModel !== model.sha256) {
+    at("fields").replaceChildren(...model.columns.filter(column => column.required).map(makeField));
+    shownModel = model.sha256;
   }
 }
 
-async function look() {
+async function refresh() {
   try {
-    await know();
+    await loadModel();
     show(await ask("/v1/live"));
   } catch (error) {
     say([["bad", error instanceof TypeError ? "The service does not answer." : error.message]]);
@@ -185,26 +185,26 @@ async function look() {
 at("key-form").addEventListener("submit", event => {
   event.preventDefault();
   sessionStorage.setItem("onsphere-key", at("key").value);
-  look();
+  refresh();
 });
 at("row-form").addEventListener("submit", async event => {
   event.preventDefault();
   try {
-    const body = JSON.stringify({ rows: [rowOf(event.target)] });
+    const body = JSON.stringify({ rows: [readRow(event.target)] });
     const answer = await ask("/v1/assess", { method: "POST", body, headers: { "Content-Type": "application/json" } });
     for (const input of at("fields").querySelectorAll("[data-column]")) input.removeAttribute("aria-invalid");
     showAnswer(answer.rows[0], answer.recorded);
-    look();
+    refresh();
   } catch (error) {
-    showTrouble(error);
+    showError(error);
   }
 });
 at("reset").addEventListener("click", async () => {
   try { await ask("/v1/reset", { method: "POST" }); } catch (error) { say([["bad", error.message]]); return; }
-  look();
+  refresh();
 });
 
 (async function watch() {
-  await look();
+  await refresh();
   setTimeout(watch, PAUSE);
 })();
