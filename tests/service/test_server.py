@@ -291,6 +291,7 @@ def test_workers_get_settings_and_counters_from_the_environment(models, monkeypa
     serve(settings)
     assert seen["app"].state.service.settings == settings
     assert seen["config"].workers == 2
+    assert seen["config"].timeout_worker_healthcheck == 60  # uvicorn would kill workers that import slowly
     assert isinstance(seen["metrics"], bytes)
     assert os.environ["ONSPHERE_PORT"] == "1"
     assert "ONSPHERE_MODEL" not in os.environ

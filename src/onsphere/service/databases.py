@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
@@ -48,48 +48,22 @@ class StoreError(Exception):
     """The database failed; the message says why."""
 
 
-class Database(Protocol):
-    """A connection that is opened when it is needed, and closed when anything goes wrong."""
-
-    name: str
-
-    def begin_read(self) -> Any:
-        """Open a context with a function that runs a query and returns its rows."""
-        ...
-
-    def begin_write(self) -> Any:
-        """Do the same in a transaction with one writer at a time, which is on the disk when the context ends."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-def open_database(url: str) -> Database:
-    """Return the database of a URL, without connecting yet."""
-    kind, _, rest = url.partition("://")
-    if kind == "sqlite":
-        return SQLite(rest.removeprefix("/"))
-    if kind in ("postgresql", "postgres"):
-        return PostgreSQL(url)
-    raise InvalidInputError(
-        f"Expected a store such as assessments.sqlite or postgresql://user@host/database. Got {kind}://…. "
-        "Choose one of the two."
-    )
-
-
 class SQLite:
-    """A file with a write-ahead log; each transaction is forced to the disk before it counts."""
+    """A file with a write-ahead log; each transaction is forced to the disk before it counts.
+
+    The connection is opened when it is needed, and closed when anything goes wrong.
+    """
 
     def __init__(self, path: str) -> None:
         self._path, self._connection, self._inode = Path(path), None, 0
         self.name = f"SQLite {path}"
 
     def begin_read(self) -> Any:
+        """Open a context with a function that runs a query and returns its rows."""
         return self._transaction("BEGIN")
 
     def begin_write(self) -> Any:
+        """Do the same in a transaction with one writer at a time, which is on the disk when the context ends."""
         return self._transaction("BEGIN IMMEDIATE")
 
     @contextmanager
@@ -127,6 +101,7 @@ class SQLite:
         return self._connection
 
     def close(self) -> None:
+        """Close the connection; the next transaction opens another."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()  # rolls an open transaction back
@@ -144,9 +119,11 @@ class PostgreSQL:
         self._psycopg = _import_psycopg()
 
     def begin_read(self) -> Any:
+        """See `SQLite.begin_read`."""
         return self._transaction(lock=False)
 
     def begin_write(self) -> Any:
+        """See `SQLite.begin_write`."""
         return self._transaction(lock=True)
 
     @contextmanager
@@ -187,10 +164,27 @@ class PostgreSQL:
         return self._connection
 
     def close(self) -> None:
+        """See `SQLite.close`."""
         if self._connection is not None:
             with suppress(self._psycopg.Error):
                 self._connection.close()
         self._connection = None
+
+
+Database = SQLite | PostgreSQL
+
+
+def open_database(url: str) -> Database:
+    """Return the database of a URL, without connecting yet."""
+    kind, _, rest = url.partition("://")
+    if kind == "sqlite":
+        return SQLite(rest.removeprefix("/"))
+    if kind in ("postgresql", "postgres"):
+        return PostgreSQL(url)
+    raise InvalidInputError(
+        f"Expected a store such as assessments.sqlite or postgresql://user@host/database. Got {kind}://…. "
+        "Choose one of the two."
+    )
 
 
 def _list_statements(**types: str) -> list[str]:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -101,13 +101,9 @@ class Facts:
             low, middle, high = np.quantile(self.calibration, [0.05, 0.5, 0.95]).tolist()
             band = {"low": low, "middle": middle, "high": high}
         finite = self.threshold is not None and np.isfinite(self.threshold)
+        plain = ("name", "sha256", "kind", "model", "task", "coverage", "calibrated_by", "targets", "notes")
         return {
-            "name": self.name,
-            "sha256": self.sha256,
-            "kind": self.kind,
-            "model": self.model,
-            "task": self.task,
-            "targets": list(self.targets),
+            **{name: getattr(self, name) for name in plain},
             "columns": [
                 {
                     "name": column.name,
@@ -118,23 +114,10 @@ class Facts:
                 }
                 for column in self.columns
             ],
-            "coverage": self.coverage,
             "threshold": self.threshold if finite else None,
             "calibration_band": band,
-            "calibrated_by": self.calibrated_by,
-            "notes": list(self.notes),
             **self.more,
         }
-
-
-class Engine(Protocol):
-    """A model as the service uses it."""
-
-    facts: Facts
-
-    def assess(self, rows: Any, *, coverage: float) -> Assessment:
-        """Assess each row of a DataFrame, or of an array where `facts.as_array`."""
-        ...
 
 
 class ModelEngine:
@@ -169,7 +152,7 @@ class ModelEngine:
         )
 
     def assess(self, rows: Any, *, coverage: float) -> Assessment:
-        """Assess each row."""
+        """Assess each row of a DataFrame, or of an array where `facts.as_array`."""
         with np.errstate(all="ignore"):  # rows far away may overflow, and get an infinite uncertainty
             return self.model.assess(rows, coverage=coverage)
 
@@ -228,6 +211,9 @@ class GraphEngine:
                 f"Expected a coverage of {self.facts.coverage:g}, the one that this ONNX file was written with. Got "
                 f"{coverage:g}. Leave it out, or serve the .onsphere file."
             )
+
+
+Engine = ModelEngine | GraphEngine
 
 
 def load_engine(path: str | Path, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> Engine:

@@ -21,6 +21,7 @@ __all__ = ["Limits", "Rates", "TimedConfig", "TimedProtocol", "read_key"]
 _UNLIMITED = ("/healthz", "/readyz")  # whoever looks after the service must always get an answer
 _MAX_BODIES = 8  # of the largest size, held in memory at a time
 _MAX_CLIENTS = 10_000  # whose rates are remembered
+_WORKER_SECONDS = 60  # for a worker to say that it lives
 _FAIR_PART = 64 * 2**10  # bytes of an answer
 # Not httptools, which uvicorn prefers where it is installed: it accepts headers without end.
 _Base: Any = H11Protocol
@@ -76,7 +77,7 @@ class Limits:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        body = _Body(receive, headers, self)
+        body = _Body(receive, headers, self, self._settings.read_timeout)
         send_after_body = _wait_for_body(send, body)
         try:
             self._check(scope, headers)
@@ -115,18 +116,13 @@ class Limits:
         if self._held > _MAX_BODIES * self._settings.max_body:
             raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
 
-    @property
-    def read_timeout(self) -> float:
-        """Seconds in which a request has to arrive."""
-        return self._settings.read_timeout
-
 
 class _Body:
     """The body of a request as it arrives, counted and timed."""
 
-    def __init__(self, receive: Any, headers: dict[str, str], limits: Limits) -> None:
-        self._receive, self._limits = receive, limits
-        self._deadline = asyncio.get_running_loop().time() + limits.read_timeout
+    def __init__(self, receive: Any, headers: dict[str, str], limits: Limits, seconds: float) -> None:
+        self._receive, self._limits, self._seconds = receive, limits, seconds
+        self._deadline = asyncio.get_running_loop().time() + seconds
         self._expects = "expect" in headers  # the client sends nothing before we say so
         self.n_read = 0
         self.ended = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
@@ -139,7 +135,7 @@ class _Body:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise RequestError(408, f"Expected the whole request within {self._limits.read_timeout:g} s.") from None
+            raise RequestError(408, f"Expected the whole request within {self._seconds:g} s.") from None
         self.ended = not message.get("more_body", False)
         n_bytes = len(message.get("body", b""))
         self.n_read += n_bytes
@@ -194,6 +190,8 @@ class TimedConfig(uvicorn.Config):
     def __init__(self, app: Any, *, seconds: float, **options: Any) -> None:
         super().__init__(app, http=TimedProtocol, **options)
         self.seconds = seconds
+        # On a busy machine a worker imports for longer than the 5 s after which uvicorn would kill and replace it.
+        self.timeout_worker_healthcheck = _WORKER_SECONDS
 
 
 class TimedProtocol(_Base):
