@@ -137,9 +137,9 @@ SOURCES = {
 class KMeansHead(FrozenHead):
     """A head with landmarks at the centres of clusters rather than at rows."""
 
-    def _design(self, name, rows, seed):
+    def _make_design(self, name, rows, seed):
         clusters = MiniBatchKMeans(self.n_landmarks, batch_size=4096, n_init=1, max_iter=20, random_state=0)
-        return Kernel.for_landmarks(clusters.fit(units(rows)).cluster_centers_, self.bandwidth)
+        return Kernel.from_landmarks(clusters.fit(units(rows)).cluster_centers_, self.bandwidth)
 
 
 @cache
