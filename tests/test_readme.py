@@ -1,13 +1,41 @@
-"""The README's code runs as it stands."""
+"""The README's code runs as it is, and its figures are those that were measured."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL))
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))
 def test_code_blocks_run(block):
     exec(compile(block, "README.md", "exec"), {})
+
+
+def read_row(name):
+    """Return the figures of a row of the README's table, as they are printed."""
+    (line,) = [line for line in README.splitlines() if line.startswith(f"| {name}")]
+    return [cell.strip() for cell in line.split("|")[2:-1]]
+
+
+@pytest.mark.parametrize(
+    ("row", "benchmark", "column"),
+    [
+        ("Spearman", "spearman", "spearman"),
+        ("Winkler, HCM", "winkler", "HCM Winkler"),
+        ("Winkler, quantile forest", "winkler", "quantile forest Winkler"),
+        ("ratio (", "winkler", "ratio"),
+    ],
+)
+def test_the_figures_of_the_table_are_those_of_the_benchmarks(row, benchmark, column):
+    result = json.loads((ROOT / "benchmarks" / "results" / f"{benchmark}.json").read_text())
+    header = read_row("| concrete")
+    measured = {each["set"].replace("_", " "): each[column] for each in result["rows"]}
+    for name, printed in zip(header, read_row(row), strict=True):
+        digits = len(printed.partition(".")[2])
+        assert float(printed) == pytest.approx(measured[name], abs=0.5 * 10**-digits + 1e-12), name
+    if column == "ratio":
+        assert f"geometric mean {result['geometric_mean_of_ratios']:.2f}".replace("0.", ".") in README
