@@ -12,7 +12,7 @@ __all__ = ["rename_settings", "rename_types"]
 _MODULES = {
     "onsphere.baselines.softmax_network": "onsphere.baselines.likelihood",
     "onsphere.calibration": "onsphere.calibration.calibration",
-    "onsphere.embeddings.polar": "onsphere.sphere.polar",
+    "onsphere.embeddings.polar": "onsphere.sphere.embeddings",
     "onsphere.embeddings.torus": "onsphere.sphere.torus",
     "onsphere.embeddings.onehot": "onsphere.sphere.onehot",
     "onsphere.estimators.regressor": "onsphere.models.regressor",

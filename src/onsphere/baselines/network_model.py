@@ -26,7 +26,7 @@ from onsphere.models.backbone import BackboneModel, fit_backbone, get_input_tags
 from onsphere.models.classifier import ClassPrediction
 from onsphere.models.regressor import RegressionMixin, RegressionPrediction
 from onsphere.sphere import Lift
-from onsphere.sphere.embedding import as_columns
+from onsphere.sphere.embeddings import as_columns
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = [

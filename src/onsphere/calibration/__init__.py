@@ -1,13 +1,14 @@
 """From held-out rows to intervals, sets, confidence and expected error."""
 
 from onsphere.calibration.calibration import (
+    NORMALIZATIONS,
     Calibration,
     CalibrationSource,
     ClassCalibration,
     RegressionCalibration,
+    fit_temperature,
     root_mean_square,
 )
-from onsphere.calibration.confidence import NORMALIZATIONS, fit_temperature
 from onsphere.calibration.conformal import (
     conformal_quantile,
     find_coverage_range,

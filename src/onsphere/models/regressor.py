@@ -34,7 +34,7 @@ from onsphere.models.backbone import (
 )
 from onsphere.models.base import CalibratedModel
 from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
-from onsphere.sphere.embedding import as_columns
+from onsphere.sphere.embeddings import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
 __all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction"]
@@ -310,7 +310,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         outputs = self._predict_outputs(X)
         details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
         if isinstance(self.embedding_, Lift):
-            details["anchor_residual"] = scores.anchor_residual(outputs, self.embedding_.anchor)
+            anchor = self.embedding_.anchor
+            details["anchor_residual"] = geometry.anchor_residual(outputs.direction, outputs.magnitude, anchor)
         sigma = self.embedding_.sigma(outputs)
         return RegressionPrediction(
             value=self.embedding_.decode(outputs, decoder=self.decoder),

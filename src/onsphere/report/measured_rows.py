@@ -24,7 +24,7 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.evaluation import find_covered
 from onsphere.metrics._checks import pick_evenly
 from onsphere.models.base import CalibratedModel
-from onsphere.sphere.embedding import as_columns
+from onsphere.sphere.embeddings import as_columns
 from onsphere.table import Column
 from onsphere.table.cells import read_cells
 

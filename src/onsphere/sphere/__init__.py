@@ -6,9 +6,8 @@ into directions of norm 1 and magnitudes, `decode(outputs)` turns predicted poin
 """
 
 from onsphere.sphere import geometry, scores
-from onsphere.sphere.embedding import RegressionEmbedding
+from onsphere.sphere.embeddings import Duplicate, Lift, Polar, RegressionEmbedding
 from onsphere.sphere.onehot import OneHot
-from onsphere.sphere.polar import Duplicate, Lift, Polar
 from onsphere.sphere.torus import Torus
 
 __all__ = ["Duplicate", "Lift", "OneHot", "Polar", "RegressionEmbedding", "Torus", "geometry", "scores"]

@@ -20,6 +20,7 @@ from onsphere._internal.validation import check_direction_and_magnitude
 
 __all__ = [
     "SphericalOutput",
+    "anchor_residual",
     "isotropic_constant",
     "join",
     "lift_constant",
@@ -137,6 +138,19 @@ def uncertainty(direction: Array, magnitude: Array) -> Array:
     check_direction_and_magnitude(direction, magnitude)
     xp = array_namespace(direction, magnitude)
     return xp.abs(magnitude) * norm_violation(direction)
+
+
+def anchor_residual(direction: Array, magnitude: Array, anchor: float) -> Array:
+    """Return the error of a lifted target that can be seen without a label: a = |R·d_{D+1} − c|.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> anchor_residual(np.array([[0.0, 1.0]]), np.array([4.0]), 3.0)
+    array([1.])
+    """
+    xp = array_namespace(direction, magnitude)
+    return xp.abs(magnitude * direction[..., -1] - anchor)
 
 
 def isotropic_constant(direction: Array) -> Array:

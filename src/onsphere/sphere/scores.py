@@ -72,8 +72,7 @@ def anchor_residual(outputs: SphericalOutput, anchor: float) -> Array:
     >>> anchor_residual(SphericalOutput(np.array([[0.0, 1.0]]), np.array([4.0])), 3.0)
     array([1.])
     """
-    xp = array_namespace(outputs.direction, outputs.magnitude)
-    return xp.abs(outputs.magnitude * outputs.direction[..., -1] - anchor)
+    return geometry.anchor_residual(outputs.direction, outputs.magnitude, anchor)
 
 
 def anchored(outputs: SphericalOutput, anchor: float) -> Array:

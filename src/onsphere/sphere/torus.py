@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from onsphere._internal.validation import check_regression_target, parameter_error
 from onsphere.sphere import geometry
-from onsphere.sphere.embedding import RegressionEmbedding, as_columns
+from onsphere.sphere.embeddings import RegressionEmbedding, as_columns
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = ["Torus"]

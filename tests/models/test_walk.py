@@ -1,0 +1,39 @@
+"""How many files one array visits on its way through fit, calibrate and assess."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onsphere
+from onsphere import HCMRegressor
+
+ROOT = str(Path(onsphere.__file__).parent)
+
+
+def list_files(work):
+    """Return the files of onsphere whose functions run."""
+    files = set()
+
+    def remember(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(ROOT):
+            files.add(frame.f_code.co_filename.removeprefix(ROOT))
+
+    before = sys.getprofile()
+    sys.setprofile(remember)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return files
+
+
+@pytest.mark.parametrize("step", ["fit", "calibrate", "assess"])
+def test_a_step_visits_at_most_eight_files(step):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = HCMRegressor(random_state=0).fit(X[:30], X[:30, 0]).calibrate(X[30:], X[30:, 0])
+    arguments = (X,) if step == "assess" else (X + 1, X[:, 0])
+    files = list_files(lambda: getattr(model, step)(*arguments))
+    assert "/models/base.py" in files
+    assert len(files) <= 8, sorted(files)
