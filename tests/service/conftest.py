@@ -231,7 +231,7 @@ def process(model, *options, env=None, expect_start=True):
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
             start_new_session=True,
         )
-        run.said = lambda: (logs.seek(0), logs.read())[1]
+        run.read_logs = lambda: (logs.seek(0), logs.read())[1]
         run.http = None
         try:
             if expect_start:

@@ -25,7 +25,7 @@ def as_json(frame):
     return frame[FEATURES].assign(day=frame["day"].astype(str)).to_dict(orient="records")
 
 
-def check_same(rows, expected):
+def assert_same(rows, expected):
     """That the rows of an answer say what an Assessment says."""
     for name in ("value", "uncertainty", "lower", "upper", "sigma", "confidence"):
         np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-9)
@@ -39,14 +39,14 @@ def test_rows_are_answered_as_the_model_does(shared, fitted, helpers):
     assert answer.headers["x-recorded"] == "true"
     body = answer.json()
     assert (body["recorded"], body["coverage"]) == (True, 0.9)
-    check_same(body["rows"], fitted.assess(frame[FEATURES]))
+    assert_same(body["rows"], fitted.assess(frame[FEATURES]))
 
 
 def test_another_coverage_may_be_asked_for(shared, fitted, helpers):
     service, frame = shared, helpers.table(5, seed=3)
     body = service.http.post("/v1/assess?coverage=0.5", json={"rows": as_json(frame)}).json()
     assert body["coverage"] == 0.5
-    check_same(body["rows"], fitted.assess(frame[FEATURES], coverage=0.5))
+    assert_same(body["rows"], fitted.assess(frame[FEATURES], coverage=0.5))
     for wrong in ("0", "1", "nan", "x"):
         answer = service.http.post(f"/v1/assess?coverage={wrong}", json={"rows": [helpers.row]})
         assert answer.status_code == 422
@@ -144,9 +144,9 @@ def test_an_onnx_file_answers_as_its_model(models, tmp_path, fitted, helpers, ru
     np.testing.assert_allclose([row["lower"] for row in rows], expected.lower, rtol=1e-4)
     assert np.mean(np.array([row["accepted"] for row in rows]) == expected.accepted) > 0.999
     assert onnx.http.get("/v1/model").json()["kind"] == "onnx"
-    refused = onnx.http.post("/v1/assess?coverage=0.5", json={"rows": [helpers.row]})
-    assert refused.status_code == 422
-    assert "0.9" in refused.json()["detail"]
+    rejected = onnx.http.post("/v1/assess?coverage=0.5", json={"rows": [helpers.row]})
+    assert rejected.status_code == 422
+    assert "0.9" in rejected.json()["detail"]
 
 
 WRONG = {
@@ -383,9 +383,9 @@ def test_an_onnx_file_has_an_alarm_too(models, tmp_path, fitted, helpers, runnin
     export_onnx(fitted, path, X=helpers.table(50)[FEATURES], coverage=0.9, summary=summary)
     service = running(path)
     service.assess(helpers.row)
-    told = service.http.get("/v1/model").json()
-    assert (told["kind"], told["calibrated_by"]) == ("onnx", "cross-validation")
-    assert told["calibration_band"]["middle"] == pytest.approx(np.median(fitted.calibration_.uncertainty))
+    described = service.http.get("/v1/model").json()
+    assert (described["kind"], described["calibrated_by"]) == ("onnx", "cross-validation")
+    assert described["calibration_band"]["middle"] == pytest.approx(np.median(fitted.calibration_.uncertainty))
     drift = service.http.get("/v1/live").json()["drift"]
     assert (drift["alarm"], drift["rows_seen"], drift["hints"]) == (False, 1, [])
     service.assess(*[helpers.far] * 200)
@@ -491,11 +491,11 @@ def test_an_answer_that_takes_too_long_times_out(running, helpers, monkeypatch):
 def test_the_app_runs_without_a_server_too(models, tmp_path, helpers):
     import asyncio
 
-    async def asked():
+    async def make_request():
         app = create_app(Settings(model=str(models["table"]), store=str(tmp_path / "s.sqlite"), open=True))
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 return (await client.post("/v1/assess", json={"rows": [helpers.row]})).json()
 
-    assert asyncio.run(asked())["recorded"] is True
+    assert asyncio.run(make_request())["recorded"] is True

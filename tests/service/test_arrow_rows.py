@@ -54,7 +54,7 @@ def read(facts, helpers):
     ],
 )
 def test_arrow_types_that_fit_are_read(read, column, values, row):
-    assert read(**{column: values}).row(0)[column] == row
+    assert read(**{column: values}).get_row(0)[column] == row
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_a_long_text_that_many_rows_share_is_not_copied_for_each(read):
     with pytest.raises(RequestError, match="at most 1,000 characters in the column id"):
         read(id=shared)
     nothing = pa.DictionaryArray.from_arrays(pa.array([None], pa.int8()), pa.array([None], pa.string()))
-    assert read(id=nothing, shop=nothing).key(0) == {"id": None}
-    assert read(id=pa.array(["a"]).dictionary_encode()).key(0) == {"id": "a"}
+    assert read(id=nothing, shop=nothing).get_key(0) == {"id": None}
+    assert read(id=pa.array(["a"]).dictionary_encode()).get_key(0) == {"id": "a"}
 
 
 def test_arrow_in_very_many_parts_is_rejected(facts):
@@ -211,12 +211,12 @@ def test_arrow_dates_beyond_the_years_1_to_9999_are_rejected(read, day):
     with pytest.raises(RequestError, match="a date of the years 1 to 9999 in the column day, row 0"):
         read(day=day)
     for kept, year in ((253_402_300_799, "9999"), (-62_135_596_800, "0001"), (None, "None")):
-        assert str(read(day=pa.array([kept], pa.timestamp("s"))).row(0)["day"])[:4] == year
+        assert str(read(day=pa.array([kept], pa.timestamp("s"))).get_row(0)["day"])[:4] == year
 
 
 def test_keys_of_arrow_may_be_anything(facts, helpers):
     ids = pa.array([pd.Timestamp("2024-03-01")])
-    assert read_arrow(helpers.arrow(columns(id=ids)), facts, max_rows=10).key(0) == {"id": "2024-03-01 00:00:00"}
+    assert read_arrow(helpers.arrow(columns(id=ids)), facts, max_rows=10).get_key(0) == {"id": "2024-03-01 00:00:00"}
 
 
 HEADER = b"size,rooms,shop,new,day\n"
@@ -249,10 +249,10 @@ def test_csv_keeps_commas_quotes_and_keys(facts):
     writer.writerow(["id", "size", "rooms", "shop", "new", "day"])
     writer.writerow(["a,1", "", "3", 'say "b"\nc', "0", "2024-03-01"])
     batch = read_csv(b"\xef\xbb\xbf" + out.getvalue().encode(), facts, max_rows=10)
-    assert batch.row(0)["shop"] == 'say "b"\nc'
-    assert batch.row(0)["new"] is False
-    assert batch.row(0)["size"] is None
-    assert batch.key(0) == {"id": "a,1"}
+    assert batch.get_row(0)["shop"] == 'say "b"\nc'
+    assert batch.get_row(0)["new"] is False
+    assert batch.get_row(0)["size"] is None
+    assert batch.get_key(0) == {"id": "a,1"}
 
 
 def test_long_and_infinite_keys_in_csv_and_arrow_are_rejected(read, facts):

@@ -19,7 +19,7 @@ SETTINGS = Settings("m.onsphere")
 
 
 class Counted:
-    """An engine that counts the rows of each call, and waits where it is told to."""
+    """An engine that counts the rows of each call, and can be made to wait."""
 
     def __init__(self, path):
         self._engine, self.calls, self.go_on = load_engine(path), [], threading.Event()
@@ -39,12 +39,12 @@ def engine(models):
     return Counted(models["table"])
 
 
-def asked(engine, *rows, coverage=0.9, body=None, media_type=JSON):
+def make_request(engine, *rows, coverage=0.9, body=None, media_type=JSON):
     body = json.dumps({"rows": rows}).encode() if body is None else body
     return PendingRequest(engine, body, media_type, media_type, coverage, "r", time.perf_counter())
 
 
-def rows_like(helpers, n_rows, seed=0):
+def make_rows(helpers, n_rows, seed=0):
     rng = np.random.default_rng(seed)
     rows = [{**helpers.row, "size": float(rng.normal()), "rooms": int(rng.integers(1, 6))} for _ in range(n_rows)]
     rows[0].update(shop=None, new=None, day=None)
@@ -52,13 +52,13 @@ def rows_like(helpers, n_rows, seed=0):
     return rows
 
 
-def check_alike(found, alone):
+def assert_alike(found, alone):
     """That two answers are the same but for rounding, which a kernel may enlarge."""
     assert found.keys() == alone.keys()
     for name, value in alone.items():
         if isinstance(value, dict):
-            check_alike(found[name], value)
-        elif name != "reason" or value is None:  # which tells four digits
+            assert_alike(found[name], value)
+        elif name != "reason" or value is None:  # which has four digits
             assert found[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value), (
                 name
             )
@@ -67,27 +67,27 @@ def check_alike(found, alone):
 @pytest.mark.parametrize("name", ["table", "array", "several", "classes", "plain"])
 def test_each_request_is_answered_as_if_it_were_alone(models, helpers, name):
     engine = load_engine(models[name])
-    rows = rows_like(helpers, 40)
+    rows = make_rows(helpers, 40)
     if name != "table":
         rows = [list(pair) for pair in np.random.default_rng(0).normal(size=(40, 2))]
     parts = [rows[:1], rows[1:3], rows[3:30], rows[30:]]
-    together = [asked(engine, *part) for part in parts]
+    together = [make_request(engine, *part) for part in parts]
     assess_together(together, SETTINGS)
     for part, one in zip(parts, together, strict=True):
-        assess_together([alone := asked(engine, *part)], SETTINGS)
+        assess_together([alone := make_request(engine, *part)], SETTINGS)
         found, expected = one.future.result(), alone.future.result()
         for row, other in zip(found.rows, expected.rows, strict=True):
-            check_alike(row, other)
+            assert_alike(row, other)
         assert found.record.uncertainty == pytest.approx(expected.record.uncertainty, rel=1e-5, abs=1e-6)
         assert len(found.record.rejected) == len(expected.record.rejected)
-        assert [found.batch.key(index) for index in range(len(part))] == [
-            expected.batch.key(index) for index in range(len(part))
+        assert [found.batch.get_key(index) for index in range(len(part))] == [
+            expected.batch.get_key(index) for index in range(len(part))
         ]
 
 
 def test_requests_for_the_same_coverage_share_a_call(engine, helpers):
-    together = [asked(engine, *rows_like(helpers, 3, seed)) for seed in range(4)]
-    together.insert(1, asked(engine, helpers.row, coverage=0.5))
+    together = [make_request(engine, *make_rows(helpers, 3, seed)) for seed in range(4)]
+    together.insert(1, make_request(engine, helpers.row, coverage=0.5))
     assess_together(together, SETTINGS)
     assert engine.calls == [12, 1]
     narrow, wide = (together[place].future.result().rows[0] for place in (1, 0))
@@ -96,15 +96,15 @@ def test_requests_for_the_same_coverage_share_a_call(engine, helpers):
 
 def test_a_call_has_a_largest_number_of_rows(engine, helpers, monkeypatch):
     monkeypatch.setattr(batching, "_ROWS_PER_CALL", 5)
-    together = [asked(engine, *rows_like(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)]
+    together = [make_request(engine, *make_rows(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)]
     assess_together(together, SETTINGS)
     assert engine.calls == [7, 5, 3]
     assert [len(one.future.result().rows) for one in together] == [7, 3, 2, 2, 1]
 
 
 def test_a_bad_request_fails_alone(engine, helpers):
-    good, bad = asked(engine, helpers.row), asked(engine, {**helpers.row, "size": "many"})
-    broken, csv = asked(engine, body=b"{"), asked(engine, body=b"size\nx\n", media_type=CSV)
+    good, bad = make_request(engine, helpers.row), make_request(engine, {**helpers.row, "size": "many"})
+    broken, csv = make_request(engine, body=b"{"), make_request(engine, body=b"size\nx\n", media_type=CSV)
     assess_together([bad, good, broken, csv], SETTINGS)
     assert engine.calls == [1]
     assert good.future.result().rows[0]["accepted"] is True
@@ -115,7 +115,7 @@ def test_a_bad_request_fails_alone(engine, helpers):
 
 def test_rows_that_the_model_rejects_do_not_fail_the_others(models):
     engine = load_engine(models["array"])
-    together = [asked(engine, [0.5, 1.0]), asked(engine, [None, 1.0]), asked(engine, [0.5, -1.0])]
+    together = [make_request(engine, [0.5, 1.0]), make_request(engine, [None, 1.0]), make_request(engine, [0.5, -1.0])]
     assess_together(together, SETTINGS)
     with pytest.raises(RequestError, match="NaN"):
         together[1].future.result()
@@ -124,14 +124,14 @@ def test_rows_that_the_model_rejects_do_not_fail_the_others(models):
 
 
 def test_a_shared_call_that_fails_is_repeated_one_by_one(engine, helpers):
-    together = [asked(engine, {**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)]
+    together = [make_request(engine, {**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)]
     assess_together(together, SETTINGS)
     assert engine.calls == [3, 1, 1, 1]
     assert all(one.future.result().rows for one in together)
 
 
 def test_an_error_in_an_answer_fails_its_request_alone(engine, helpers, monkeypatch):
-    first, second = asked(engine, helpers.far), asked(engine, helpers.row)
+    first, second = make_request(engine, helpers.far), make_request(engine, helpers.row)
     monkeypatch.setattr(batching, "_describe_rejected", lambda *_: 1 / 0)  # which is asked for rejected rows
     assess_together([first, second], SETTINGS)
     assert isinstance(first.future.exception(), ZeroDivisionError)
@@ -139,7 +139,7 @@ def test_an_error_in_an_answer_fails_its_request_alone(engine, helpers, monkeypa
 
 
 def test_a_cancelled_request_is_skipped(engine, helpers):
-    together = [asked(engine, helpers.row), asked(engine, helpers.row)]
+    together = [make_request(engine, helpers.row), make_request(engine, helpers.row)]
     together[0].future.cancel()
     assess_together(together, SETTINGS)
     assert engine.calls == [1]
@@ -148,17 +148,17 @@ def test_a_cancelled_request_is_skipped(engine, helpers):
 def test_waiting_requests_are_taken_together_and_large_ones_do_not_delay_them(engine, helpers):
     batcher = Batcher(SETTINGS)
     engine.go_on.clear()
-    first = batcher.submit(asked(engine, helpers.row))
+    first = batcher.submit(make_request(engine, helpers.row))
     helpers.until(lambda: engine.calls == [1])
-    others = [batcher.submit(asked(engine, helpers.row)) for _ in range(20)]
-    large = batcher.submit(asked(engine, *[helpers.row] * 500))
+    others = [batcher.submit(make_request(engine, helpers.row)) for _ in range(20)]
+    large = batcher.submit(make_request(engine, *[helpers.row] * 500))
     helpers.until(lambda: 500 in engine.calls)  # in a thread of its own
     engine.go_on.set()
     assert len(large.result(60).rows) == 500
     answers = [future.result(60) for future in [first, *others]]
     assert sorted(engine.calls) == [1, 20, 500]
     assert len({answer.rows[0]["value"] for answer in answers[1:]}) == 1
-    assert batcher.submit(asked(engine, helpers.row)).result(60).rows  # after a moment in which others may come
+    assert batcher.submit(make_request(engine, helpers.row)).result(60).rows  # after a moment in which others may come
     batcher.stop()
 
 
@@ -170,7 +170,7 @@ def test_clients_at_the_same_time_get_their_own_answers(running, helpers, monkey
         calls.append(len(rows))
         return plain(rows, coverage=coverage)
 
-    rows = rows_like(helpers, 12)
+    rows = make_rows(helpers, 12)
     expected = [service.assess(row).json()["rows"][0] for row in rows]
     monkeypatch.setattr(service.service.served.engine, "assess", counted)
     wrong = []
@@ -180,7 +180,7 @@ def test_clients_at_the_same_time_get_their_own_answers(running, helpers, monkey
             for _ in range(8):
                 found = client.post("/v1/assess", json={"rows": [row]}).json()["rows"][0]
                 try:
-                    check_alike(found, answer)
+                    assert_alike(found, answer)
                 except AssertionError as error:
                     wrong.append(error)
 

@@ -45,10 +45,10 @@ def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path, monkeypatch)
     path.write_bytes(models["array"].read_bytes())
     served = ServedModel(path)
 
-    def refused(*_, **__):
+    def deny(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(sys.modules["onsphere.service.engine"], "load_with_manifest", refused)
+    monkeypatch.setattr(sys.modules["onsphere.service.engine"], "load_with_manifest", deny)
     with pytest.raises(InvalidInputError, match="Permission denied"):
         served.reload()
     assert "Permission denied" in served.trouble

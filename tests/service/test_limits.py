@@ -17,11 +17,11 @@ from onsphere.service.limits import Rates, TimedProtocol
 HEAD = b"POST /v1/assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
 
 
-def connected(service):
+def connect(service):
     return socket.create_connection(("127.0.0.1", service.port), timeout=120)
 
 
-def all_of(connection):
+def receive_all(connection):
     received = b""
     while part := connection.recv(65536):
         received += part
@@ -57,29 +57,29 @@ def test_a_gigabyte_is_answered_and_not_held(running, helpers):
 
 def test_a_client_that_asks_before_it_sends_is_answered_at_once(running):
     service = running(max_body=1000, read_timeout=60.0)
-    with connected(service) as connection:
+    with connect(service) as connection:
         connection.sendall(HEAD % 5000 + b"\r\nExpect: 100-continue\r\n\r\n")
         started = time.monotonic()
-        assert b" 413 " in all_of(connection)
+        assert b" 413 " in receive_all(connection)
     assert time.monotonic() - started < 50
 
 
 def test_large_bodies_share_one_memory(running, helpers):
     service = running(max_body=1000, read_timeout=60.0)
-    waiting = [connected(service) for _ in range(8)]
+    waiting = [connect(service) for _ in range(8)]
     for connection in waiting:
         connection.sendall(HEAD % 1000 + b"\r\n\r\n" + b" " * 990)
-    helpers.until(lambda: service_held(service) >= 8 * 990)
+    helpers.until(lambda: count_held_bytes(service) >= 8 * 990)
     answer = service.http.post("/v1/assess", content=b" " * 300, headers={"content-type": "application/json"})
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
     for connection in waiting:
         connection.close()
-    helpers.until(lambda: service_held(service) == 0)
+    helpers.until(lambda: count_held_bytes(service) == 0)
     assert service.assess(helpers.row).status_code == 200
 
 
-def service_held(service):
+def count_held_bytes(service):
     """Bytes of bodies that the limits count."""
     layer = service.app.middleware_stack
     while not hasattr(layer, "_held"):
@@ -89,22 +89,22 @@ def service_held(service):
 
 def test_a_body_that_does_not_arrive_times_out(running):
     service = running(read_timeout=0.5)
-    with connected(service) as connection:
+    with connect(service) as connection:
         connection.sendall(HEAD % 50 + b"\r\n\r\n{")
-        assert b" 408 " in all_of(connection)
+        assert b" 408 " in receive_all(connection)
 
 
 def test_headers_without_end_are_cut_off(running, helpers):
     assert issubclass(TimedProtocol, H11Protocol)  # also where httptools is installed, which would take them all
     service = running()
-    with connected(service) as connection, pytest.raises(ConnectionError):
+    with connect(service) as connection, pytest.raises(ConnectionError):
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 10_000_000)
     assert service.assess(helpers.row).status_code == 200
 
 
 def test_headers_that_do_not_arrive_time_out(running, helpers):
     service = running(read_timeout=0.5)
-    with connected(service) as silent, connected(service) as slow, connected(service) as second:
+    with connect(service) as silent, connect(service) as slow, connect(service) as second:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
@@ -119,7 +119,7 @@ def test_headers_that_do_not_arrive_time_out(running, helpers):
 
 def test_a_client_that_goes_away_is_not_logged_as_an_error(running, helpers, logs):
     service = running()
-    with connected(service) as connection:
+    with connect(service) as connection:
         connection.sendall(HEAD % 50 + b"\r\n\r\n{")
         time.sleep(0.2)
     helpers.until(lambda: [line for line in logs if line.get("status") == 408])
@@ -142,7 +142,7 @@ def test_an_answer_that_is_not_read_is_given_up(running, helpers):
 def test_an_answer_that_is_read_slowly_arrives(running, helpers):
     service = running(read_timeout=1.5)
     rows = json.dumps({"rows": [helpers.row] * 10_000}).encode()
-    with connected(service) as connection:
+    with connect(service) as connection:
         connection.sendall(HEAD % len(rows) + b"\r\nConnection: close\r\n\r\n" + rows)
         helpers.until(lambda: service.service.metrics.rows.labels("yes")._value.get() == 10_000)
         received = 0

@@ -13,30 +13,30 @@ from onsphere.service.operations import RecentRows, find_hints
 from onsphere.service.rows import read_json
 
 
-def some(n_rows, first=0.0):
+def make_batch(n_rows, first=0.0):
     rows = [[first + index, 3, "a", True, "2024-03-01"] for index in range(n_rows)]
     return lambda facts: read_json([json.dumps({"rows": rows}).encode()], facts, max_rows=10_000)[0]
 
 
 def test_a_reset_by_another_worker_clears_the_last_rows(facts):
     recent = RecentRows(facts)
-    recent.add(facts, some(5)(facts))
+    recent.add(facts, make_batch(5)(facts))
     for resets, n_batches in ((3, 1), (3, 1), (4, 0)):
         recent.follow_resets(resets)
         assert len(recent.list_batches()) == n_batches
-    recent.add(facts, some(200)(facts))
-    recent.add(facts, some(1)(facts))
+    recent.add(facts, make_batch(200)(facts))
+    recent.add(facts, make_batch(1)(facts))
     assert [len(batch) for batch in recent.list_batches()] == [200, 1]
 
 
 def test_the_last_200_rows_are_kept_and_no_more(facts, other_facts, helpers):
     recent = RecentRows(facts)
     for n_rows in (5, 190, 7, 3, 1):
-        recent.add(facts, some(n_rows)(facts))
+        recent.add(facts, make_batch(n_rows)(facts))
     assert [len(batch) for batch in recent.list_batches()] == [190, 7, 3, 1]
-    recent.add(facts, large := some(5_000)(facts))
+    recent.add(facts, large := make_batch(5_000)(facts))
     (kept,) = recent.list_batches()
-    assert kept.row(199)["size"] == 4_999.0
+    assert kept.get_row(199)["size"] == 4_999.0
     assert kept.values["size"].base is None  # so that the memory of the others is free
     assert len(large) == 5_000
     columns = {"id": ["named"], "size": [0.5], "rooms": [3.0], "shop": ["a"], "new": [True], "day": ["2024-03-01"]}
@@ -47,16 +47,16 @@ def test_the_last_200_rows_are_kept_and_no_more(facts, other_facts, helpers):
     recent = RecentRows(facts)
     recent.add(facts, large)
     (kept,) = recent.list_batches()
-    recent.add(other_facts, some(1)(other_facts))
+    recent.add(other_facts, make_batch(1)(other_facts))
     assert recent.list_batches() == [kept]
     unknown = replace(facts, reference=None)
     recent = RecentRows(unknown)
-    recent.add(unknown, some(1)(unknown))
+    recent.add(unknown, make_batch(1)(unknown))
     assert recent.list_batches() == []
 
 
 def test_rows_that_do_not_fit_the_reference_give_no_hints(facts):
-    batch = some(50, first=100.0)(facts)
+    batch = make_batch(50, first=100.0)(facts)
     assert find_hints(facts, [batch, batch])[0].startswith("size: mean +")
     assert find_hints(facts, []) == []
     for wrong in ({}, {"size": facts.reference["size"]}, {"size": 3}, {**facts.reference, "day": {"n_rows": "x"}}):

@@ -20,10 +20,10 @@ def show(browser):
     def show(service, *, path="/", scheme="light", width=1280):
         page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
         opened.append(page)
-        page.said, page.asked = [], []
-        page.on("console", lambda message: page.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
+        page.messages, page.requested = [], []
+        page.on("console", lambda message: page.messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: page.messages.append(str(error)))
+        page.on("request", lambda request: page.requested.append(request.url))
         page.goto(service.url + path)
         return page
 
@@ -37,7 +37,7 @@ def keep(page, name):
         page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
 
 
-def busy(service, helpers, n_far=5):
+def send_requests(service, helpers, n_far=5):
     for index in range(40):
         service.assess({**helpers.row, "size": index / 20 - 1.0})
     for _ in range(n_far):
@@ -46,11 +46,11 @@ def busy(service, helpers, n_far=5):
 
 def test_it_shows_requests_as_they_come(running, show, helpers):
     service = running()
-    busy(service, helpers)
+    send_requests(service, helpers)
     page = show(service)
     page.get_by_text("no sign of drift").or_(page.get_by_text("Drift alarm")).first.wait_for()
-    assert page.said == []
-    assert all(address.startswith(service.url) for address in page.asked)
+    assert page.messages == []
+    assert all(address.startswith(service.url) for address in page.requested)
     assert "price by HCMRegressor (kernel)" in page.locator("#model").inner_text()
     labels = page.get_by_role("img").evaluate_all("all => all.map(one => one.ariaLabel)")
     assert len(labels) == 3
@@ -88,7 +88,7 @@ def test_one_row_is_tried_by_keyboard_alone(running, show, helpers):
     page.get_by_label("size").press("Enter")
     answer.get_by_text("Rejected", exact=False).wait_for()
     answer.get_by_text("above the threshold").wait_for()
-    assert page.said == []
+    assert page.messages == []
     keep(page, "page-answer")
 
 
@@ -108,7 +108,7 @@ def test_a_wrong_field_is_shown_and_reached(running, show):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, scheme):
     service = running()
-    busy(service, helpers, n_far=0)
+    send_requests(service, helpers, n_far=0)
     for _ in range(4):
         service.assess(*[{**helpers.far, "shop": "new one"}] * 50)
     page = show(service, scheme=scheme)
@@ -116,7 +116,7 @@ def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, sche
     moved = page.locator("#hints li").all_inner_texts()
     assert any(hint.startswith("size: mean +") for hint in moved)
     assert any(hint.startswith("shop: share of '(other)'") for hint in moved)
-    assert page.said == []
+    assert page.messages == []
     keep(page, f"page-{scheme}-alarm")
     page.get_by_role("button", name="Start the drift monitor again").click()
     page.get_by_text("no sign of drift").wait_for()
@@ -124,7 +124,7 @@ def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, sche
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "expected"),
     [
         ("table", "The model was calibrated by cross-validation, so a false alarm is more likely than 1 %."),
         ("array", "A false alarm has a chance of at most 1 %, however long one looks."),
@@ -132,7 +132,7 @@ def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, sche
         ("plain", None),
     ],
 )
-def test_the_stated_false_alarm_rate_is_true(running, show, model, said):
+def test_the_stated_false_alarm_rate_is_true(running, show, model, expected):
     service = running(model or "table")
     if model is None:  # as of a file that does not say
         engine = service.service.served.engine
@@ -140,7 +140,7 @@ def test_the_stated_false_alarm_rate_is_true(running, show, model, said):
     page = show(service)
     page.get_by_text("Everything works").wait_for()
     found = page.locator("#promise").inner_text().replace("\u00a0", " ")
-    assert found.startswith(said) if said else found == ""
+    assert found.startswith(expected) if expected else found == ""
 
 
 def test_a_store_that_does_not_work_is_shown(running, show, helpers, tmp_path):
@@ -201,7 +201,7 @@ def test_classes_and_several_outputs_are_drawn(running, show, model, fill):
     assert ("Set with coverage 90 %: up" if model == "classes" else "Coverage of the interval: 90 %") in facts
     texts = picture.locator("text").evaluate_all("all => all.map(one => one.getBoundingClientRect().toJSON())")
     assert not [one for one, other in combinations(texts, 2) if overlap(one, other)]
-    assert page.said == []
+    assert page.messages == []
     keep(page, f"page-{model}")
 
 
@@ -230,7 +230,7 @@ def luminance(colour):
 @pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
 def test_it_can_be_read_in_light_and_dark_narrow_and_wide(running, show, helpers, scheme, width):
     service = running()
-    busy(service, helpers, n_far=1)
+    send_requests(service, helpers, n_far=1)
     page = show(service, scheme=scheme, width=width)
     page.locator("#rejected td.wide").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -257,5 +257,5 @@ def test_the_api_is_documented_without_a_network(running, show):
     page.get_by_role("heading", name="POST /v1/assess").wait_for()
     page.get_by_text("Request", exact=True).first.click()
     assert "rooms" in page.locator("details[open] pre").inner_text()
-    assert all(address.startswith(service.url) for address in page.asked)
-    assert page.said == []
+    assert all(address.startswith(service.url) for address in page.requested)
+    assert page.messages == []

@@ -20,15 +20,15 @@ def test_a_key_called_like_an_answer_is_renamed(facts):
 
 
 def test_rejections_are_explained(facts):
-    def told(uncertainty, norm):
+    def explain(uncertainty, norm):
         norms = None if norm is None else np.array([norm])
         result = Assessment(np.array([1.0]), np.array([uncertainty]), norms, accepted=np.array([False]))
         return explain_rejection(result, facts, 0)
 
-    assert "too far" in told(np.inf, 1.0)
-    assert "different targets" in told(9.0, 0.5)
-    assert "extrapolates" in told(9.0, 1.5)
-    assert told(9.0, None).endswith(f"threshold {facts.threshold:.4g}.")
+    assert "too far" in explain(np.inf, 1.0)
+    assert "different targets" in explain(9.0, 0.5)
+    assert "extrapolates" in explain(9.0, 1.5)
+    assert explain(9.0, None).endswith(f"threshold {facts.threshold:.4g}.")
 
 
 def test_classes_without_a_set(facts):

@@ -17,8 +17,8 @@ from onsphere.service.rows import read_json
 def test_numbers_written_as_text_in_training_may_come_as_text(text_facts, helpers):
     body = b'{"rows": [["1.5", "many", "True", "31.01.2024", "soon"], [2, 3, false, null, null]]}'
     from_json = read_json([body], text_facts, max_rows=9)[0]
-    assert from_json.row(0) == {"n": 1.5, "m": None, "b": True, "d": "2024-01-31T00:00:00+00:00", "e": None}
-    assert from_json.row(1) == {"n": 2.0, "m": 3.0, "b": False, "d": None, "e": None}
+    assert from_json.get_row(0) == {"n": 1.5, "m": None, "b": True, "d": "2024-01-31T00:00:00+00:00", "e": None}
+    assert from_json.get_row(1) == {"n": 2.0, "m": 3.0, "b": False, "d": None, "e": None}
     from_csv = read_csv(b"n,m,b,d,e\n1.5,many,True,31.01.2024,soon\n2,3,false,,\n", text_facts, max_rows=9)
     texts = {
         "n": ["1.5", "2"],
@@ -29,7 +29,7 @@ def test_numbers_written_as_text_in_training_may_come_as_text(text_facts, helper
     }
     from_arrow = read_arrow(helpers.arrow(pa.table(texts)), text_facts, max_rows=9)
     for other in (from_csv, from_arrow):
-        assert [other.row(0), other.row(1)] == [from_json.row(0), from_json.row(1)]
+        assert [other.get_row(0), other.get_row(1)] == [from_json.get_row(0), from_json.get_row(1)]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_it_starts_answers_with_a_key_and_stops(model, helpers):
         run.http.close()
         run.send_signal(signal.SIGTERM)
         assert run.wait(120) == 0
-        assert "Traceback" not in run.said()
+        assert "Traceback" not in run.read_logs()
 
 
 def test_what_is_in_flight_is_answered_before_it_ends(running, helpers, monkeypatch):
@@ -58,13 +58,13 @@ def test_what_is_in_flight_is_answered_before_it_ends(running, helpers, monkeypa
     thread.start()
     helpers.until(lambda: service.service._n_working == 1)
     service.server.should_exit = True
-    helpers.until(lambda: refuses(service.port))
+    helpers.until(lambda: is_closed(service.port))
     go_on.set()
     thread.join()
     assert answers[0].json()["recorded"] is True
 
 
-def refuses(port):
+def is_closed(port):
     try:
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
     except OSError:
@@ -247,7 +247,7 @@ def test_it_serves_and_reloads_until_it_is_stopped(models, tmp_path, helpers):
     found = {}
 
     def use(address):
-        def asked():
+        def make_request():
             with httpx.Client(base_url=address, timeout=20, verify=False) as client:
                 helpers.until(lambda: _answers(client))
                 found["answer"] = client.post("/v1/assess", json={"rows": [helpers.row]}).json()
@@ -256,7 +256,7 @@ def test_it_serves_and_reloads_until_it_is_stopped(models, tmp_path, helpers):
                 helpers.until(lambda: client.get("/v1/model").json()["sha256"] != found["answer"]["model"])
             os.kill(os.getpid(), signal.SIGTERM)
 
-        found["thread"] = threading.Thread(target=asked)
+        found["thread"] = threading.Thread(target=make_request)
         found["thread"].start()
 
     before = signal.getsignal(signal.SIGTERM)

@@ -29,7 +29,7 @@ class PostgresServer:
 
     def run(self, name, *arguments):
         command = [str(POSTGRES / name), *map(str, arguments)]
-        if os.getuid() == 0:  # which the server refuses to run as
+        if os.getuid() == 0:  # the server does not run as root
             command = ["runuser", "-u", "postgres", "--", *command]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
 

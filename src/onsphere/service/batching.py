@@ -231,4 +231,4 @@ def _build_reply(pending: PendingRequest, batch: Batch, result: Assessment, sett
 
 def _describe_rejected(result: Assessment, facts: Facts, batch: Batch, index: int, with_row: bool) -> dict[str, Any]:
     described: dict[str, Any] = {"index": index, "answer": answer_rows(result[index : index + 1], facts)[0]}
-    return described | {"row": batch.row(index), "key": batch.key(index)} if with_row else described
+    return described | {"row": batch.get_row(index), "key": batch.get_key(index)} if with_row else described

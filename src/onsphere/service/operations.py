@@ -152,7 +152,7 @@ class Service:
         log_fields = request.scope["state"]["log_fields"]
         log_fields.update(rows=n_rows, accepted=n_accepted, recorded=recorded)
         if self.settings.log_values:
-            log_fields["values"] = [reply.batch.row(index) for index in range(min(n_rows, _MAX_LOGGED))]
+            log_fields["values"] = [reply.batch.get_row(index) for index in range(min(n_rows, _MAX_LOGGED))]
 
     async def get_live(self) -> dict[str, Any]:
         """Return what the page shows; many pages share one look at the store a second."""

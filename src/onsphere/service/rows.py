@@ -54,11 +54,11 @@ class Batch:
         """Copy the last rows without their keys, so that the memory of the whole request is freed."""
         return Batch(self.columns, {name: values[-n_rows:].copy() for name, values in self.values.items()}, {})
 
-    def row(self, index: int) -> dict[str, Any]:
+    def get_row(self, index: int) -> dict[str, Any]:
         """Return the features of a row as JSON values, dates as ISO text."""
         return {column.name: _to_json_value(column, self.values[column.name][index]) for column in self.columns}
 
-    def key(self, index: int) -> dict[str, Any]:
+    def get_key(self, index: int) -> dict[str, Any]:
         """Return the keys of a row."""
         return {name: values[index] for name, values in self.keys.items()}
 
