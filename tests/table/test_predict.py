@@ -1,5 +1,7 @@
 """A file is read, and a file with predictions is written."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -180,3 +182,23 @@ def test_an_error_counts_rows_from_the_start_of_the_file(fitted, houses, tmp_pat
     houses(10, 1).assign(sold=["2024-01-31"] * 8 + ["soon"] * 2).to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(InvalidInputError, match=r"row 8 .* Got the text 'soon'"):
         predict_file(fitted.model, fitted.columns, tmp_path / "new.csv", tmp_path / "out.csv")
+
+
+def test_an_open_file_gets_each_batch_as_it_is_done(fitted, houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 4)
+    houses(10, 1).to_csv(tmp_path / "new.csv", index=False)
+    sink, n_lines = io.BytesIO(), []
+    options = {"on_progress": lambda n_rows: n_lines.append(sink.getvalue().count(b"\n"))}
+    predict_file(fitted.model, fitted.columns, tmp_path / "new.csv", sink, **options)
+    assert n_lines == [5, 9, 11]  # with a header
+    predict_file(fitted.model, fitted.columns, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert sink.getvalue() == (tmp_path / "out.csv").read_bytes()
+
+
+def test_an_error_leaves_the_batches_before_it_in_an_open_file(fitted, houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 4)
+    houses(10, 1).assign(sold=["2024-01-31"] * 9 + ["soon"]).to_csv(tmp_path / "new.csv", index=False)
+    sink = io.BytesIO()
+    with pytest.raises(InvalidInputError, match="row 9"):
+        predict_file(fitted.model, fitted.columns, tmp_path / "new.csv", sink)
+    assert sink.getvalue().count(b"\n") == 9

@@ -306,7 +306,7 @@ def _format_rule(rule: _Rule) -> str:
             return f"--tolerance {rule.epsilon:g}"
         case MaxErrorRate():
             return f"--risk {rule.max_error:g}" + ("" if rule.tolerance is None else f" --tolerance {rule.tolerance:g}")
-        case AcceptShare():
+        case _:
             return f"--accept {rule.share:g}"
 
 

@@ -19,7 +19,7 @@ from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.export import open_graph, prepare_inputs
 from onsphere.persistence import get_calibration_method, load_with_manifest
 from onsphere.table.columns import Column
-from onsphere.table.model_file import described_columns, model_columns
+from onsphere.table.model_file import read_model_columns, read_summary_columns
 
 __all__ = ["Engine", "Facts", "GraphEngine", "ModelEngine", "ServedModel", "load_engine"]
 
@@ -144,7 +144,7 @@ class ModelEngine:
             manifest,
             kind="onsphere",
             targets=summary["targets"] if "targets" in summary else _name_targets(self.model),
-            columns=model_columns(path, self.model, summary) if "columns" in summary else None,
+            columns=read_model_columns(path, self.model, summary) if "columns" in summary else None,
             levels=_find_levels(self.model),
             coverage=coverage,
             calibration=None if calibration is None else calibration.uncertainty,
@@ -180,7 +180,7 @@ class GraphEngine:
             manifest,
             kind="onnx",
             targets=summary["targets"] if "targets" in summary else _name_graph_targets(self._session),
-            columns=described_columns(path, summary) if "columns" in summary else None,
+            columns=read_summary_columns(path, summary) if "columns" in summary else None,
             levels={},
             coverage=facts["coverage"],
             calibration=facts.get("calibration"),

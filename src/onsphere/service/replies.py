@@ -13,7 +13,7 @@ import numpy as np
 from onsphere.assessment import Assessment
 from onsphere.service.engine import Facts
 from onsphere.table.cells import Problem, describe_problems
-from onsphere.table.predict import answer_columns
+from onsphere.table.predict import tabulate_assessment
 
 __all__ = [
     "RequestError",
@@ -115,7 +115,7 @@ def write_arrow(result: Assessment, facts: Facts, keys: dict[str, list[Any]]) ->
 def _build_table(result: Assessment, facts: Facts, keys: dict[str, list[Any]]) -> Any:
     import pyarrow as pa
 
-    answers = {name: np.asarray(values) for name, values in answer_columns(result, facts.targets).items()}
+    answers = {name: np.asarray(values) for name, values in tabulate_assessment(result, facts.targets).items()}
     named = {f"key_{name}" if name in answers else name: _build_key(pa, values) for name, values in keys.items()}
     return pa.table(named | answers)
 

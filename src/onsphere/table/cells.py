@@ -86,9 +86,9 @@ def read_cells(column: Column, raw: Any, *, strict: bool = False) -> Cells:
     problems: list[Problem] = []
     if strict and isinstance(raw, list):
         raw, problems = _check_json_types(column, raw)
-    is_arrow = hasattr(raw, "is_valid")
     series = _to_series(raw)
-    given = np.array(raw.is_valid() if is_arrow and strict else series.notna(), dtype=bool)
+    # Arrow tells a NaN that was sent from a cell that was left out.
+    given = np.array(raw.is_valid() if strict and _is_arrow(raw) else series.notna(), dtype=bool)
     if strict and series.dtype.kind not in "biufM":
         series, unfit = _check_texts(column, series)
         given &= np.asarray(series.notna(), dtype=bool)
@@ -316,11 +316,15 @@ def parse_dates(texts: Any, date_format: str) -> Any:
     return import_pandas().to_datetime(texts, format=date_format, errors="coerce", utc=True)
 
 
+def _is_arrow(raw: Any) -> bool:
+    return hasattr(raw, "is_valid")
+
+
 def _to_series(raw: Any) -> Any:
     pandas = import_pandas()
     if isinstance(raw, pandas.Series):
         return raw
-    if hasattr(raw, "is_valid"):
+    if _is_arrow(raw):
         return pandas.Series(raw.cast(normalize_type(raw.type)).to_pandas())
     is_object = isinstance(raw, list) or raw.dtype == object
     return pandas.Series(raw, dtype=object if is_object else None, copy=False)

@@ -232,6 +232,3 @@ def _is_few(other: Any, values: Any) -> bool:
 
 def _note_other_text(other: Any) -> str:
     return f"text such as {other.iloc[0]!r} is read as missing" if len(other) else ""
-
-
-pandas, to_dates, to_numbers = import_pandas, parse_dates, parse_numbers  # their old names

@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from onsphere._internal.validation import Floats, check_fitted, check_number
-from onsphere.table.cells import raise_problems, read_cells, read_features
+from onsphere.table.cells import raise_problems, read_cells
 from onsphere.table.columns import Column, check_any_feature, check_frame, check_has, describe_columns
 
-__all__ = ["DAY", "YEAR", "TableEncoder", "plain_features"]
+__all__ = ["DAY", "YEAR", "TableEncoder"]
 
 DAY, YEAR = 86_400.0, 365.2425  # seconds; days
 
@@ -121,8 +121,3 @@ def _split_date(seconds: Floats) -> list[Floats]:
     """Return days, day of the year, weekday (Monday is 0) and hour, by arithmetic that any runtime can do."""
     days = np.floor(seconds / DAY)
     return [seconds / DAY, days % YEAR, (days + 3) % 7, (seconds % DAY) / 3600]
-
-
-def plain_features(frame: Any, columns: Sequence[Column]) -> Any:
-    """Return what `onsphere.table.cells.read_features` returns, under its old name."""
-    return read_features(frame, columns)

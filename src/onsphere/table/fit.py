@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sklearn.model_selection import train_test_split
@@ -69,19 +69,9 @@ class TableFit:
 
     def summary(self) -> dict[str, Any]:
         """Return all but the model and its rows as plain values, which `model.save(path, summary=…)` keeps."""
-        names = (
-            "targets",
-            "task",
-            "why",
-            "notes",
-            "backbone",
-            "candidates",
-            "figures",
-            "n_rows",
-            "coverage",
-            "reference",
-        )
-        return {name: getattr(self, name) for name in names} | {"columns": [asdict(column) for column in self.columns]}
+        left_out = ("model", "columns", "X_test", "y_test")
+        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
+        return kept | {"columns": [asdict(column) for column in self.columns]}
 
 
 def fit_table(

@@ -100,6 +100,3 @@ def _find_columns(model: Any) -> list[Column]:
     except (AttributeError, KeyError, TypeError):
         return []
     return columns if isinstance(encoder, TableEncoder) and all(is_column(column) for column in columns) else []
-
-
-model_columns, described_columns = read_model_columns, read_summary_columns  # their old names

@@ -16,7 +16,7 @@ from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
 from onsphere.table.files import SUFFIXES, read_batches, to_frame
 
-__all__ = ["answer_columns", "check_suffix", "open_writer", "predict_file", "read_feature_batches"]
+__all__ = ["check_suffix", "open_writer", "predict_file", "read_feature_batches", "tabulate_assessment"]
 
 
 def predict_file(
@@ -63,7 +63,7 @@ def predict_file(
     with open_writer(out) as writer:
         for table, features in read_feature_batches(path, wanted, delimiter=delimiter):
             result = model.assess(features, coverage=coverage)
-            answers = answer_columns(result, targets)
+            answers = tabulate_assessment(result, targets)
             keys = [name for name in table.column_names if name not in features.columns]
             # As they were in the file: pandas would turn whole numbers into floats.
             named = {f"key_{name}" if name in answers else name: table[name] for name in keys}
@@ -87,7 +87,7 @@ def read_feature_batches(
         yield table, read_features(frame, columns, source=str(path))
 
 
-def answer_columns(result: Any, targets: Sequence[str]) -> dict[str, Any]:
+def tabulate_assessment(result: Any, targets: Sequence[str]) -> dict[str, Any]:
     """Return the columns of an assessment that are written, by name."""
     table: dict[str, Any] = _name_outputs("value", result.value, targets)
     if result.probabilities is not None:
