@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes depends on the machine and is no property of the code. CI tries the same examples each time;
-# make test-long tries many more.
+# No deadline: the time of an example depends on the machine. CI tries the same examples each time, and make test-long
+# tries many more.
 settings.register_profile(
     "onsphere",
     deadline=None,
@@ -22,7 +22,7 @@ settings.load_profile("onsphere")
 
 @pytest.fixture(scope="module")
 def browser():
-    """A real Chromium, which asks for nothing by itself; until it is closed its driver holds the event loop."""
+    """Start a real Chromium that sends no requests of its own; its driver holds the event loop until it is closed."""
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser")
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
@@ -35,7 +35,7 @@ def browser():
         browser.close()
 
 
-# A table as people have them: text, gaps, a date, an id and a column that says nothing.
+# A table as people have them: text, gaps, a date, an id and a constant column.
 CITIES = {"Berlin": 3.0, "Paris": 9.0, "Rome, IT": 5.0, "Zürich": 11.0}
 
 
@@ -71,7 +71,7 @@ def houses():
 
 @pytest.fixture(scope="session")
 def house_model(tmp_path_factory):
-    """A model by the command line, with all that it was made of: houses.csv, model.onsphere."""
+    """Return a folder with houses.csv, and the model.onsphere that the command line fitted to it."""
     from typer.testing import CliRunner
 
     from onsphere.cli import app

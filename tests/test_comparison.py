@@ -1,4 +1,4 @@
-"""One call, one table: what compare measures is what the metrics say of the same rows, and one failure stops nobody."""
+"""compare: its figures are those of the metrics on the same rows, and one failure does not stop the others."""
 
 import io
 import sys
@@ -24,8 +24,8 @@ def trees(**options):
     return HCMRegressor(ExtraTreesRegressor(20, min_samples_leaf=2), **options)
 
 
-class Plainest(RegressorMixin, BaseEstimator):
-    """All that the protocol asks for, and no more."""
+class Minimal(RegressorMixin, BaseEstimator):
+    """The three methods of the protocol, and no others."""
 
     def fit(self, X, y):
         self.mean_ = np.mean(y, axis=0)
@@ -38,7 +38,7 @@ class Plainest(RegressorMixin, BaseEstimator):
         return np.abs(X).sum(axis=1)
 
 
-def test_the_figures_are_those_of_the_same_rows():
+def test_the_figures_are_those_of_the_metrics_on_the_same_rows():
     shifted = X + 0.2
     result = compare({"hcm": trees()}, X, Y, X_shifted=shifted, coverage=0.8, random_state=5)
     rest, test, y_rest, y_test = train_test_split(X, Y, test_size=0.2, random_state=5)
@@ -58,7 +58,7 @@ def test_the_figures_are_those_of_the_same_rows():
     assert row["AUROC"] == pytest.approx(metrics.auroc(uncertainty, again.predict_uncertainty(shifted)))
 
 
-def test_rows_of_ones_own_are_the_test_rows():
+def test_rows_given_as_test_rows_are_used():
     result = compare({"line": HCMRegressor(Ridge())}, X[:300], Y[:300], X_test=X[300:], y_test=Y[300:])
     model = result.models["line"]
     assert result.rows[1]["error"] == pytest.approx(np.sqrt(np.mean((model.predict(X[300:]) - Y[300:]) ** 2)))
@@ -72,7 +72,7 @@ def test_several_outputs_are_averaged():
     assert {"coverage", "Winkler"} <= set(frozen.rows[1])
 
 
-def test_classes_and_bare_detectors():
+def test_classifiers_and_detectors_are_compared():
     methods = {"hcm": HCMClassifier(), "frozen": FrozenHead(n_landmarks=100), "knn": KNN(k=5), "msp": MSP()}
     result = compare(methods, DIGITS, LABELS, X_shifted={"flipped": DIGITS[:, ::-1], "scaled": 3 * DIGITS})
     assert [row["method"] for row in result.rows] == ["plain", *methods]
@@ -87,26 +87,26 @@ def test_classes_and_bare_detectors():
         assert 1 <= row["width"] < 3
 
 
-def test_a_failure_stops_nobody_and_is_shown():
-    result = compare({"broken": HCMRegressor("trees"), "hcm": trees(), "deaf": trees(decoder="song")}, X, Y)
+def test_a_failure_is_shown_and_does_not_stop_the_others():
+    result = compare({"broken": HCMRegressor("trees"), "hcm": trees(), "unknown decoder": trees(decoder="song")}, X, Y)
     assert [row["method"] for row in result.rows] == ["plain", "hcm"]
-    assert set(result.failures) == {"broken", "deaf"}
+    assert set(result.failures) == {"broken", "unknown decoder"}
     assert "InvalidTypeError: The 'estimator' parameter" in result.to_markdown()
     frame = result.to_frame()
-    assert frame.index.tolist() == ["plain", "hcm", "broken", "deaf"]
-    assert "decoder" in frame.loc["deaf", "failure"]
-    assert pd.isna(frame.loc["deaf", "error"])
+    assert frame.index.tolist() == ["plain", "hcm", "broken", "unknown decoder"]
+    assert "decoder" in frame.loc["unknown decoder", "failure"]
+    assert pd.isna(frame.loc["unknown decoder", "error"])
 
 
-def test_a_model_of_ones_own_needs_three_methods():
-    result = compare({"plainest": Plainest()}, X, Y, X_shifted=2 * X, plain=LinearRegression())
+def test_a_custom_model_needs_three_methods():
+    result = compare({"minimal": Minimal()}, X, Y, X_shifted=2 * X, plain=LinearRegression())
     assert set(result.rows[1]) == {"method", "fit s", "predict ×", "error", "Spearman", "AUROC"}
     assert "–" in result.to_markdown()
     assert str(result) == result.to_markdown()
 
 
 def test_a_constant_error_has_no_rank():
-    result = compare({"plainest": Plainest()}, X, np.full(len(X), 7.0), plain=LinearRegression())
+    result = compare({"minimal": Minimal()}, X, np.full(len(X), 7.0), plain=LinearRegression())
     assert "Spearman" not in result.rows[1]
 
 
@@ -117,28 +117,28 @@ def test_the_same_seed_gives_the_same_figures():
     assert first["error"] != other["error"]
 
 
-def test_models_given_are_left_as_they_are():
+def test_the_models_given_are_not_changed():
     model = trees()
     compare({"hcm": model}, X, Y)
     assert not hasattr(model, "estimator_")
     assert model.random_state is None
 
 
-def test_the_plain_model_is_the_backbone_unless_said_otherwise():
+def test_the_plain_model_is_the_backbone_by_default():
     assert isinstance(compare({"hcm": HCMRegressor(Ridge())}, X, Y).models["plain"], Ridge)
     assert isinstance(compare({"hcm": HCMRegressor()}, X, Y).models["plain"], ExtraTreesRegressor)
     chosen = compare({"knn": KNN(k=5)}, DIGITS, LABELS, plain=LogisticRegression(C=0.1, max_iter=500))
     assert chosen.models["plain"].C == 0.1
 
 
-def test_digits_of_the_table():
+def test_the_number_of_digits_can_be_chosen():
     result = compare({"line": HCMRegressor(Ridge())}, X, Y)
     assert f"{result.rows[1]['error']:.5g}" in result.to_markdown(digits=5)
     with pytest.raises(InvalidInputError, match="digits"):
         result.to_markdown(digits=0)
 
 
-def test_a_bar_is_drawn_in_a_terminal(monkeypatch):
+def test_a_progress_bar_is_drawn_in_a_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -175,12 +175,12 @@ def test_a_bar_is_drawn_in_a_terminal(monkeypatch):
         ({"hcm": trees()}, {"coverage": 0.999}, InvalidInputError, "Raise calibration_size"),
     ],
 )
-def test_bad_input_is_said(methods, options, error, message):
+def test_bad_input_is_rejected(methods, options, error, message):
     with pytest.raises(error, match=message):
         compare(methods, X, Y, **options)
 
 
-def test_bad_rows_are_said():
+def test_bad_rows_are_rejected():
     with pytest.raises(InvalidInputError, match="inconsistent"):
         compare({"hcm": trees()}, X, Y[:-1])
     with pytest.raises(InvalidInputError, match="y is None"):
@@ -193,7 +193,7 @@ def test_bad_rows_are_said():
         compare({"knn": KNN()}, DIGITS, LABELS, plain=Ridge())
 
 
-def test_a_plain_model_that_fails_stops_nobody():
+def test_a_plain_model_that_fails_does_not_stop_the_others():
     chosen = compare({"hcm": trees()}, X, Y, plain=Ridge(alpha=-1))
     assert "alpha" in chosen.failures["plain"]
     assert [row["method"] for row in chosen.rows] == ["hcm"]
@@ -205,7 +205,7 @@ def test_a_plain_model_that_fails_stops_nobody():
     assert set(detectors.failures) == {"plain", "msp"}
 
 
-def test_one_shifted_set_that_fails_costs_only_its_own_figure():
+def test_a_shifted_set_that_fails_loses_only_its_own_figure():
     result = compare({"hcm": trees()}, X, Y, X_shifted={"good": X + 1, "narrow": X[:, :2]})
     assert list(result.failures) == ["hcm, AUROC narrow"]
     assert {"AUROC good", "Winkler"} <= set(result.rows[1])
@@ -226,12 +226,12 @@ def test_labels_in_one_column_are_labels():
     assert [row["error"] for row in flat] == [row["error"] for row in column]
 
 
-def test_labels_of_two_kinds_do_not_go_together():
+def test_labels_of_two_kinds_are_rejected():
     with pytest.raises(InvalidInputError, match="y_test like y"):
         compare({"msp": MSP()}, DIGITS, LABELS.astype(str), X_test=DIGITS, y_test=LABELS)
 
 
-def test_whole_numbers_are_numbers_where_a_regressor_says_so():
+def test_whole_numbers_are_numbers_for_a_regressor():
     methods = {"hcm": HCMRegressor(Ridge()), "frozen": FrozenHead("linear")}
     result = compare(methods, X, np.round(Y).astype(int))
     assert not result.failures
@@ -249,7 +249,7 @@ def test_a_bar_in_a_name_does_not_break_the_table():
     assert lines[-1].replace("\\|", "").count("|") == lines[0].count("|")
 
 
-def test_pandas_is_an_extra(monkeypatch):
+def test_to_frame_without_pandas_says_what_to_install(monkeypatch):
     result = compare({"line": HCMRegressor(Ridge())}, X, Y)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="onsphere"):

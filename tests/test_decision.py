@@ -1,4 +1,4 @@
-"""Rules on arrays: what each threshold is, by hand and against brute force."""
+"""Rules on arrays: each threshold by hand and against brute force."""
 
 import math
 
@@ -10,12 +10,12 @@ from onsphere import AcceptShare, Calibration, FalseAlarm, InvalidInputError, Ma
 from onsphere.calibration import ClassCalibration
 
 
-def ranked(n, error=None):
+def make_ranked(n, error=None):
     return Calibration(np.arange(1.0, n + 1), np.zeros(n) if error is None else np.asarray(error, float))
 
 
 def test_tolerance_is_the_threshold():
-    assert Tolerance(2.5).threshold(ranked(10)) == 2.5
+    assert Tolerance(2.5).threshold(make_ranked(10)) == 2.5
 
 
 def test_tolerance_of_the_expected_error_inverts_it():
@@ -28,24 +28,24 @@ def test_tolerance_of_the_expected_error_inverts_it():
         assert Tolerance(3.0, of="expected_error").threshold(data) == math.inf
 
 
-def test_a_tolerance_that_says_the_same_of_all_rows_says_what_to_check():
+def test_a_tolerance_that_accepts_all_rows_or_none_says_what_to_check():
     with pytest.raises(InvalidInputError, match=r"accepts none of the 10 calibration rows.*from 1 to 10.*unit"):
-        Tolerance(0.5).threshold(ranked(10))
+        Tolerance(0.5).threshold(make_ranked(10))
     with pytest.warns(OnsphereWarning, match=r"accepts all of the 10 calibration rows.*unit of the target"):
-        Tolerance(100.0).threshold(ranked(10))
+        Tolerance(100.0).threshold(make_ranked(10))
     with pytest.raises(InvalidInputError, match="accepts none"):
         Tolerance(0.5, of="expected_error").threshold(Calibration(np.arange(5.0), np.ones(5)))
 
 
-def test_quantile_is_conformal():
-    assert AcceptShare(0.95).threshold(ranked(99)) == 95
+def test_the_accepted_share_is_a_conformal_quantile():
+    assert AcceptShare(0.95).threshold(make_ranked(99)) == 95
     with pytest.raises(InvalidInputError, match=r"needs at least 99 calibration rows\. Got 50"):
-        AcceptShare(0.99).threshold(ranked(50))
+        AcceptShare(0.99).threshold(make_ranked(50))
 
 
 @pytest.mark.parametrize(("rate", "delta"), [(0.05, 0.05), (0.1, 0.1), (0.3, 0.01)])
 def test_false_alarm_takes_the_smallest_rank_that_keeps_the_promise(rate, delta):
-    rank = int(FalseAlarm(rate, delta).threshold(ranked(300)))
+    rank = int(FalseAlarm(rate, delta).threshold(make_ranked(300)))
     # The promise fails when fewer than a share 1 − rate of all rows lie below the k-th of 300.
     assert binom.sf(rank - 1, 300, 1 - rate) <= delta
     assert binom.sf(rank - 2, 300, 1 - rate) > delta
@@ -53,11 +53,11 @@ def test_false_alarm_takes_the_smallest_rank_that_keeps_the_promise(rate, delta)
 
 def test_false_alarm_says_how_many_rows_it_needs():
     with pytest.raises(InvalidInputError, match=r"needs at least 59 calibration rows\. Got 58"):
-        FalseAlarm(0.05).threshold(ranked(58))
-    assert FalseAlarm(0.05).threshold(ranked(59)) == 59
+        FalseAlarm(0.05).threshold(make_ranked(58))
+    assert FalseAlarm(0.05).threshold(make_ranked(59)) == 59
 
 
-def test_risk_takes_the_largest_of_its_thresholds_that_passes():
+def test_max_error_rate_takes_its_largest_threshold_that_passes():
     wrong = np.arange(1000) >= 600
     data = ClassCalibration(np.arange(1000.0), wrong.astype(float), np.zeros(1000))
     limit = MaxErrorRate(0.05).threshold(data)
@@ -66,25 +66,25 @@ def test_risk_takes_the_largest_of_its_thresholds_that_passes():
     assert accepted == max(passing)
 
 
-def test_risk_accepts_everything_where_hardly_anything_is_wrong():
+def test_max_error_rate_accepts_everything_where_nothing_is_wrong():
     assert MaxErrorRate(0.1).threshold(ClassCalibration(np.arange(200.0), np.zeros(200), np.zeros(200))) == math.inf
 
 
-def test_risk_in_regression_needs_to_know_what_is_wrong():
-    data = ranked(400, error=np.where(np.arange(400) < 200, 0.5, 5.0))
+def test_max_error_rate_of_numbers_needs_a_tolerance():
+    data = make_ranked(400, error=np.where(np.arange(400) < 200, 0.5, 5.0))
     with pytest.raises(InvalidInputError, match="Pass tolerance="):
         MaxErrorRate(0.1).threshold(data)
     accepted = data.uncertainty <= MaxErrorRate(0.1, tolerance=1.0).threshold(data)
     assert 150 < accepted.sum() < 220
 
 
-def test_a_tolerance_means_nothing_for_classes():
+def test_max_error_rate_of_classes_takes_no_tolerance():
     data = ClassCalibration(np.arange(100.0), np.zeros(100), np.zeros(100))
     with pytest.raises(InvalidInputError, match="'tolerance' parameter of MaxErrorRate must be None for classes"):
         MaxErrorRate(0.1, tolerance=5.0).threshold(data)
 
 
-def test_a_risk_that_cannot_be_kept_is_refused():
+def test_an_error_rate_that_cannot_be_kept_is_rejected():
     with pytest.raises(InvalidInputError, match="No threshold on the 100 calibration rows"):
         MaxErrorRate(0.01).threshold(ClassCalibration(np.arange(100.0), np.ones(100), np.zeros(100)))
 
@@ -106,6 +106,6 @@ def test_a_risk_that_cannot_be_kept_is_refused():
     ],
     ids=str,
 )
-def test_bad_parameters_are_refused(rule):
+def test_bad_parameters_are_rejected(rule):
     with pytest.raises(InvalidInputError, match=f"parameter of {type(rule).__name__} must be"):
-        rule.threshold(ranked(100))
+        rule.threshold(make_ranked(100))

@@ -1,4 +1,4 @@
-"""The demo, as a person sees it."""
+"""The demo prints what it should."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Saved models: the same answers elsewhere, and nothing but a model is ever loaded."""
+"""Saved models give the same predictions after loading, and nothing but a model is ever loaded."""
 
 import contextlib
 import io
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from torch import nn
 import onsphere
 from onsphere import (
     AcceptShare,
+    DriftMonitor,
     Duplicate,
     FalseAlarm,
     FrozenHead,
@@ -42,7 +44,7 @@ from onsphere import (
 from onsphere.persistence import FORMAT, read_manifest
 from onsphere.torch import TorchRegressor
 
-KEPT = Path(__file__).parent / "data" / "format-1.onsphere"
+FORMAT_1 = Path(__file__).parent / "data" / "format-1.onsphere"
 
 trees = ExtraTreesRegressor(5)
 network = TorchRegressor(hidden_sizes=(6,), max_epochs=2)
@@ -56,14 +58,14 @@ def numbers(X):
     return X[:, 0] + 0.3 * X[:, 1] ** 2
 
 
-def fitted(model=None, **options):
+def fit_model(model=None, **options):
     model = HCMRegressor(trees) if model is None else model
     X = rows()
     model.set_params(random_state=0, calibration="split", **options)
     return model.fit(X, numbers(X)).set_threshold(AcceptShare(0.8))
 
 
-def same(one, other):
+def assert_same(one, other):
     mine, theirs = one.to_dict(), other.to_dict()
     assert mine.keys() == theirs.keys()
     assert mine == theirs
@@ -95,15 +97,15 @@ MODELS = [
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model)[:60].replace("\n", ""))
 def test_round_trip_is_bit_equal(model, path):
-    fitted(model)
+    fit_model(model)
     X = rows(40, seed=1)
     assert model.save(path) == path
-    same(load(path).assess(X), model.assess(X))
+    assert_same(load(path).assess(X), model.assess(X))
 
 
 @pytest.mark.parametrize("rule", [Tolerance(0.01), FalseAlarm(0.5), MaxErrorRate(0.5, tolerance=10.0), None], ids=str)
 def test_rules_and_calibration_are_kept(rule, path):
-    model = fitted().set_threshold(rule)
+    model = fit_model().set_threshold(rule)
     model.save(path)
     again = load(path)
     assert again.threshold_ == model.threshold_
@@ -112,29 +114,29 @@ def test_rules_and_calibration_are_kept(rule, path):
     assert again.calibrate(X, numbers(X)).threshold_ == model.calibrate(X, numbers(X)).threshold_
 
 
-def test_classes_of_text(path):
+def test_classes_of_text_are_kept(path):
     X = rows()
     model = HCMClassifier(trees, calibration="split", random_state=0).fit(X, np.where(X[:, 0] > 0, "up", "döwn"))
     model.save(path)
-    same(load(path).assess(X), model.assess(X))
+    assert_same(load(path).assess(X), model.assess(X))
     assert read_manifest(path)["classes"] == ["döwn", "up"]
 
 
-def test_several_outputs_of_a_frame(path):
+def test_several_outputs_of_a_frame_are_kept(path):
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame(rows(), columns=["a", "b", "c"])
     Y = pd.DataFrame({"p": X["a"], "q": X["b"] * 2})
     model = HCMRegressor(trees, calibration="split", random_state=0).fit(X, Y)
     model.save(path)
     again = load(path)
-    same(again.assess(X), model.assess(X))
+    assert_same(again.assess(X), model.assess(X))
     with pytest.raises(InvalidInputError, match="feature names"):
         again.predict(X[["c", "b", "a"]])
     assert read_manifest(path)["columns"] == ["a", "b", "c"]
 
 
-def test_in_another_process(path):
-    model = fitted()
+def test_another_process_predicts_the_same(path):
+    model = fit_model()
     model.save(path)
     X = rows(20, seed=3)
     code = (
@@ -154,18 +156,18 @@ def test_networks_load_without_training_again(path):
     with pytest.raises(InvalidInputError, match=r"torch\.nn\.modules\.linear\.Linear"):
         load(path)
     again = load(path, trusted=["torch.nn.modules.linear.Linear"])
-    same(again.assess(rows()), model.assess(rows()))
+    assert_same(again.assess(rows()), model.assess(rows()))
 
 
-def test_a_file_of_format_1_can_be_read_for_ever():
-    with zipfile.ZipFile(KEPT) as archive:
+def test_a_file_of_format_1_can_still_be_read():
+    with zipfile.ZipFile(FORMAT_1) as archive:
         assert set(archive.namelist()) == {"manifest.json", "model.skops"}
-    manifest = read_manifest(KEPT)
+    manifest = read_manifest(FORMAT_1)
     assert manifest["format"] == 1
     made_with, here = manifest["libraries"]["scikit-learn"], persistence._list_versions()["scikit-learn"]
-    model = load(KEPT)
+    model = load(FORMAT_1)
     assert made_with == here, "load would have warned"
-    expected = json.loads(KEPT.with_suffix(".json").read_text())
+    expected = json.loads(FORMAT_1.with_suffix(".json").read_text())
     got = model.assess(np.array(expected["X"])).to_dict()
     assert got.keys() == expected["answer"].keys()
     for name, values in expected["answer"].items():
@@ -173,8 +175,8 @@ def test_a_file_of_format_1_can_be_read_for_ever():
             np.testing.assert_allclose(got[name], values, rtol=1e-12)
 
 
-def test_the_manifest_says_what_the_model_is(path):
-    model = fitted()
+def test_the_manifest_describes_the_model(path):
+    model = fit_model()
     model.save(path, summary={"made from": "rows.csv", "share": np.float64(0.5), "list": np.arange(2)})
     manifest = read_manifest(path)
     assert manifest["format"] == FORMAT
@@ -189,7 +191,7 @@ def test_the_manifest_says_what_the_model_is(path):
     assert manifest["libraries"].keys() >= {"numpy", "scikit-learn", "skops"}
 
 
-# --- what cannot be saved ---
+# --- saving fails ---
 
 
 def test_an_unfitted_model_is_not_saved(path):
@@ -198,7 +200,7 @@ def test_an_unfitted_model_is_not_saved(path):
     assert not path.exists()
 
 
-def test_a_network_given_as_it_is_cannot_be_saved(path):
+def test_a_network_given_as_an_object_cannot_be_saved(path):
     model = HCMRegressor(TorchRegressor(nn.Linear(3, 4), max_epochs=1)).fit(rows(), numbers(rows()))
     with pytest.raises(InvalidTypeError, match="without pickle"):
         model.save(path)
@@ -208,19 +210,19 @@ def test_a_network_given_as_it_is_cannot_be_saved(path):
 @pytest.mark.parametrize("summary", [{"a": object()}, {"a": float("nan")}])
 def test_a_summary_must_be_plain(summary, path):
     with pytest.raises(InvalidTypeError, match="plain JSON"):
-        fitted().save(path, summary=summary)
+        fit_model().save(path, summary=summary)
     assert not path.exists()
 
 
-def test_places_that_cannot_be_written(tmp_path):
-    model = fitted()
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path):
+    model = fit_model()
     for place in (tmp_path, tmp_path / "nowhere" / "model.onsphere"):
         with pytest.raises(InvalidInputError, match="Expected to write"):
             model.save(place)
 
 
 def test_a_failed_save_leaves_the_old_file(path, monkeypatch):
-    model = fitted()
+    model = fit_model()
     model.save(path)
     before = path.read_bytes()
 
@@ -234,11 +236,11 @@ def test_a_failed_save_leaves_the_old_file(path, monkeypatch):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-# --- what is not loaded ---
+# --- loading fails ---
 
 
-def repacked(path, **parts):
-    """The file with other parts, and checksums that fit unless the manifest is given."""
+def replace_parts(path, **parts):
+    """Write the file again with some parts replaced."""
     with zipfile.ZipFile(path) as archive:
         old = {name: archive.read(name) for name in archive.namelist()}
     new = old | {name.replace("__", "."): content for name, content in parts.items()}
@@ -248,21 +250,21 @@ def repacked(path, **parts):
                 archive.writestr(name, content)
 
 
-def with_manifest(path, **changes):
+def change_manifest(path, **changes):
     with zipfile.ZipFile(path) as archive:
         manifest = json.loads(archive.read("manifest.json"))
-    repacked(path, manifest__json=json.dumps(manifest | changes))
+    replace_parts(path, manifest__json=json.dumps(manifest | changes))
 
 
-def signed(path, content):
-    """The file with another model, and the checksum that fits it."""
+def replace_model(path, content):
+    """Write the file again with another model and its checksum."""
     import hashlib
 
-    repacked(path, model__skops=content)
-    with_manifest(path, parts={"model.skops": {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}})
+    replace_parts(path, model__skops=content)
+    change_manifest(path, parts={"model.skops": {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}})
 
 
-def skops_of(thing):
+def dump_skops(thing):
     import skops.io
 
     return skops.io.dumps(thing)
@@ -273,22 +275,22 @@ def skops_of(thing):
     [b"", b"PK\x03\x04 and no more", b"name,value\n1,2\n", os.urandom(3000)],
     ids=["empty", "cut", "csv", "noise"],
 )
-def test_files_that_are_no_model(content, path):
+def test_files_that_are_not_models_are_rejected(content, path):
     path.write_bytes(content)
     for read in (load, read_manifest):
         with pytest.raises(InvalidInputError, match="Expected a file written by save"):
             read(path)
 
 
-def test_no_file(tmp_path):
+def test_a_path_without_a_file_is_rejected(tmp_path):
     with pytest.raises(InvalidInputError, match="does not exist"):
         load(tmp_path / "nothing")
     with pytest.raises(InvalidInputError, match="is a folder"):
         load(tmp_path)
 
 
-def test_every_cut_file_is_refused(path):
-    fitted().save(path)
+def test_every_truncated_file_is_rejected(path):
+    fit_model().save(path)
     whole = path.read_bytes()
     for end in np.linspace(0, len(whole) - 1, 25).astype(int):
         path.write_bytes(whole[:end])
@@ -296,8 +298,8 @@ def test_every_cut_file_is_refused(path):
             load(path)
 
 
-def test_every_flipped_byte_is_refused_or_harmless(path):
-    model = fitted()
+def test_every_flipped_byte_is_rejected_or_damageless(path):
+    model = fit_model()
     model.save(path)
     expected = model.predict(rows())
     whole = path.read_bytes()
@@ -324,76 +326,139 @@ def test_every_flipped_byte_is_refused_or_harmless(path):
         ({"model__skops": b"PK other"}, "checksum"),
     ],
 )
-def test_parts_that_are_missing_or_wrong(parts, message, path):
-    fitted().save(path)
-    repacked(path, **parts)
+def test_missing_or_wrong_parts_are_rejected(parts, message, path):
+    fit_model().save(path)
+    replace_parts(path, **parts)
     with pytest.raises(InvalidInputError, match=message):
         load(path)
 
 
-def test_a_newer_format_is_refused(path):
-    fitted().save(path)
-    with_manifest(path, format=FORMAT + 1, onsphere="9.9")
+def test_a_newer_format_is_rejected(path):
+    fit_model().save(path)
+    change_manifest(path, format=FORMAT + 1, onsphere="9.9")
     with pytest.raises(InvalidInputError, match=r"format 3, made by onsphere 9\.9"):
         load(path)
 
 
-def test_other_versions_are_warned_of(path):
-    fitted().save(path)
-    with_manifest(path, libraries={"scikit-learn": "0.1", "unheard-of": "1"})
+def test_other_versions_give_a_warning(path):
+    fit_model().save(path)
+    change_manifest(path, libraries={"scikit-learn": "0.1", "unknown": "1"})
     with pytest.warns(OnsphereWarning, match=r"scikit-learn 0\.1 \(here"):
         load(path)
 
 
-class Stranger:
-    """What a file may name, and no more."""
+class Untrusted:
+    """A class that is not trusted; it counts its objects."""
 
     made = 0
 
     def __init__(self):
-        Stranger.made += 1
+        Untrusted.made += 1
 
 
-def test_untrusted_types_are_never_made(path):
-    fitted().save(path)
-    for thing, name in ((Stranger(), "Stranger"), (threading.Event(), "Event"), (os.system, "system")):
-        before = Stranger.made
+def test_objects_of_untrusted_types_are_never_created(path):
+    fit_model().save(path)
+    for thing, name in ((Untrusted(), "Untrusted"), (threading.Event(), "Event"), (os.system, "system")):
+        before = Untrusted.made
         try:
-            content = skops_of(thing)
-        except Exception:  # what skops does not even write, nobody can sign
+            content = dump_skops(thing)
+        except Exception:  # skops does not write it, so no file can hold it
             continue
-        signed(path, content)
+        replace_model(path, content)
         with pytest.raises(InvalidInputError, match=name):
             load(path)
-        assert Stranger.made == before
+        assert Untrusted.made == before
 
 
-@pytest.mark.parametrize("name", ["onsphere.nowhere.Thing", "onsphere.torch.nowhere.Thing", "onsphere.decision.math"])
-def test_names_in_our_rooms_that_are_no_classes(name):
-    assert not persistence._is_own_class(name)
+@pytest.mark.parametrize(
+    ("name", "trusted"),
+    [
+        ("onsphere.models.regressor.HCMRegressor", True),
+        ("onsphere.calibration.calibration.RegressionCalibration", True),
+        ("onsphere.decision.AcceptShare", True),
+        ("onsphere.torch.networks.MLP", True),
+        ("onsphere.drift.monitor.DriftMonitor", False),
+        ("onsphere.errors.InvalidInputError", False),
+        ("onsphere.models.classifier.ClassificationMixin", False),
+        ("onsphere.persistence.load", False),
+        ("onsphere.decision.math", False),
+        ("onsphere.decision.Unknown", False),
+        ("onsphere.unknown.Thing", False),
+        ("onsphere.torch.unknown.Thing", False),
+        ("onsphere", False),
+        ("sklearn.linear_model._ridge.Ridge", False),
+        ("onsphere_addon.models.HCMRegressor", False),
+    ],
+)
+def test_only_estimators_dataclasses_and_networks_of_onsphere_are_trusted(name, trusted):
+    assert persistence._is_own_class(name) == trusted
 
 
-def test_a_model_of_another_kind_is_refused(path):
-    fitted().save(path)
-    signed(path, skops_of(Ridge().fit(rows(), numbers(rows()))))
+def test_a_file_with_another_class_of_onsphere_is_rejected(path):
+    model = fit_model()
+    model.save(path)
+    model.monitor_ = DriftMonitor(model)
+    replace_model(path, dump_skops(model))
+    with pytest.raises(
+        InvalidInputError, match=r"types that onsphere trusts\. Got .*onsphere\.drift\.monitor\.DriftMonitor"
+    ):
+        load(path)
+
+
+# --- files of version 0.1 ---
+
+
+def load_format_1(name):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The model was made with", OnsphereWarning)
+        return load(FORMAT_1.with_suffix("") / f"{name}.onsphere")
+
+
+@pytest.mark.parametrize(("name", "score"), [("two-outputs", "distance"), ("torus", "sigma")])
+def test_settings_of_version_0_1_have_their_new_names(name, score):
+    model = load_format_1(name)
+    assert model.uncertainty_score == model._calibrated_with["uncertainty_score"] == score
+    assert not hasattr(model, "_measured_with")
+
+
+@pytest.mark.parametrize("name", ["two-outputs", "frozen-numbers", "frozen-classes"])
+def test_a_model_of_version_0_1_can_be_calibrated_again_and_keeps_its_rule(name, path):
+    model = load_format_1(name)
+    assert repr(model._rule) == "AcceptShare(share=0.9)"
+    X = rows(200, 2, seed=5)
+    y = {"two-outputs": X, "frozen-numbers": numbers(X)}.get(name)
+    y = model.classes_[(X[:, 0] > 0).astype(int)] if y is None else y
+    before = model.threshold_
+    model.calibrate(X, y)
+    assert len(model.calibration_) == 200
+    assert model.threshold_ != before
+    assert model.threshold_ == AcceptShare(0.9).threshold(model.calibration_)
+    model.save(path)
+    assert read_manifest(path)["rule"] == "AcceptShare(share=0.9)"
+    assert_same(load(path).assess(X), model.assess(X))
+
+
+def test_a_model_of_another_library_is_rejected(path):
+    fit_model().save(path)
+    replace_model(path, dump_skops(Ridge().fit(rows(), numbers(rows()))))
     with pytest.raises(InvalidInputError, match="Ridge, which is not a model of onsphere"):
         load(path)
 
 
 @pytest.mark.parametrize("changes", [{"calibration_": "boo"}, {"estimator_": None}])
-def test_a_model_that_was_not_fitted_by_onsphere(changes, path):
-    model = fitted()
+def test_a_model_that_was_not_fitted_by_onsphere_is_rejected(changes, path):
+    model = fit_model()
     model.save(path)
     vars(model).update(changes)
-    signed(path, skops_of(model))
+    replace_model(path, dump_skops(model))
     with pytest.raises(InvalidInputError, match="not fitted by onsphere"):
         load(path)
 
 
-def test_a_model_that_cannot_be_put_together(path):
-    fitted().save(path)
+def test_a_model_part_that_cannot_be_read_is_rejected(path):
+    fit_model().save(path)
     for content in (b"no zip", _zip({"schema.json": b"{}"}), _zip({"other": b""})):
-        signed(path, content)
+        replace_model(path, content)
         with pytest.raises(InvalidInputError, match="undamaged file"):
             load(path)
 
@@ -406,26 +471,26 @@ def _zip(parts, compression=zipfile.ZIP_STORED):
     return file.getvalue()
 
 
-def test_bombs_are_not_unpacked(path):
-    fitted().save(path)
-    repacked(path, model__skops=bytes(50_000_000))
+def test_zip_bombs_are_not_unpacked(path):
+    fit_model().save(path)
+    replace_parts(path, model__skops=bytes(50_000_000))
     with pytest.raises(InvalidInputError, match="would unpack to 50,000,000 bytes"):
         load(path)
-    fitted().save(path)
-    repacked(path, manifest__json=b'{"format": 1}' + b" " * 50_000_000)
+    fit_model().save(path)
+    replace_parts(path, manifest__json=b'{"format": 1}' + b" " * 50_000_000)
     with pytest.raises(InvalidInputError, match="would unpack"):
         load(path)
-    fitted().save(path)
-    signed(path, _zip({"schema.json": b"{}", "big": bytes(1_000_000)}, zipfile.ZIP_DEFLATED))
+    fit_model().save(path)
+    replace_model(path, _zip({"schema.json": b"{}", "big": bytes(1_000_000)}, zipfile.ZIP_DEFLATED))
     with pytest.raises(InvalidInputError, match="would unpack"):
         load(path)
 
 
 @pytest.mark.parametrize("backbone", [trees, HistGradientBoostingRegressor(max_iter=3)], ids=["forest", "boosting"])
-@pytest.mark.parametrize("harm", ["child", "loop", "feature"])
-def test_trees_that_point_outside_are_refused(backbone, harm, path):
-    """Asked as they are, they would read memory that is not theirs, or never end."""
-    model = fitted(HCMRegressor(backbone))
+@pytest.mark.parametrize("damage", ["child", "loop", "feature"])
+def test_trees_that_point_outside_are_rejected(backbone, damage, path):
+    """Predicting with them would read memory outside the tree, or never end."""
+    model = fit_model(HCMRegressor(backbone))
     inside = model.estimator_.estimators_[0]
     if isinstance(backbone, ExtraTreesRegressor):
         tree = inside.tree_
@@ -433,8 +498,8 @@ def test_trees_that_point_outside_are_refused(backbone, harm, path):
         names, left = ("left_child", "right_child", "feature"), state["nodes"]
     else:
         names, left = ("left", "right", "feature_idx"), inside._predictors[0][0].nodes
-    place = {"child": 0, "loop": 1, "feature": 2}[harm]
-    left[names[place]][0] = {"child": 10**6, "loop": 0, "feature": 999}[harm]
+    place = {"child": 0, "loop": 1, "feature": 2}[damage]
+    left[names[place]][0] = {"child": 10**6, "loop": 0, "feature": 999}[damage]
     if isinstance(backbone, ExtraTreesRegressor):
         tree.__setstate__(state)
     model.save(path)
@@ -443,7 +508,7 @@ def test_trees_that_point_outside_are_refused(backbone, harm, path):
 
 
 def test_without_skops_it_says_what_to_install(path, monkeypatch):
-    model = fitted()
+    model = fit_model()
     monkeypatch.setitem(sys.modules, "skops", None)
     monkeypatch.setitem(sys.modules, "skops.io", None)
     for call in (lambda: model.save(path), lambda: load(path)):
@@ -451,6 +516,6 @@ def test_without_skops_it_says_what_to_install(path, monkeypatch):
             call()
 
 
-def test_libraries_that_are_not_installed_are_left_out(monkeypatch):
-    monkeypatch.setattr(persistence, "_LIBRARIES", ("numpy", "unheard-of"))
+def test_the_manifest_leaves_out_libraries_that_are_not_installed(monkeypatch):
+    monkeypatch.setattr(persistence, "_LIBRARIES", ("numpy", "unknown"))
     assert list(persistence._list_versions()) == ["numpy"]

@@ -240,7 +240,7 @@ def test_norms_split_at_one(n, ax):
     assert labels(ax) == [f"shrink, below 1: {np.mean(norm < 1):.1%}", f"overshoot, above 1: {np.mean(norm > 1):.1%}"]
 
 
-def test_norms_on_the_sphere_count_as_neither_side(ax):
+def test_norms_on_the_sphere_count_on_neither_side(ax):
     plots.direction_norms([0.5, 1.0, 1.0 - 6e-8, 1.5], ax=ax)
     assert labels(ax)[2] == "on the sphere, 1: 50.0%"
     assert [(height, colour) for left, height, colour in bars(ax) if left == 1] == [(2, rgb(plots.GREY))]

@@ -1,4 +1,4 @@
-"""Models of version 0.1 answer as they did then: in Python, as ONNX graphs and behind HTTP."""
+"""Models saved by version 0.1 give the answers recorded then: in Python, as ONNX graphs and over HTTP."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ RENAMED = {"in_set": "prediction_set"}
 pytestmark = pytest.mark.filterwarnings("ignore:The model was made with")
 
 
-def rows_of(name):
-    """The recorded rows as the model takes them, and as JSON."""
+def get_rows(name):
+    """Return the recorded rows as the model takes them, and as JSON."""
     given = RECORDED[name]["rows"]
     if isinstance(given[0], list):
         return np.array(given), given
@@ -35,7 +35,7 @@ def rows_of(name):
 
 
 def assert_alike(ours, recorded, where=""):
-    """Equal but for the last digits of numbers: another processor adds up in another order."""
+    """Compare all but the last digits of numbers: another processor adds up in another order."""
     if isinstance(recorded, dict):
         assert ours.keys() == recorded.keys(), where
         for key, value in recorded.items():
@@ -51,15 +51,15 @@ def assert_alike(ours, recorded, where=""):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_model_answers_as_it_did(name):
-    rows, _ = rows_of(name)
+def test_a_model_gives_the_recorded_assessment(name):
+    rows, _ = get_rows(name)
     recorded = {RENAMED.get(field, field): values for field, values in RECORDED[name]["assess"].items()}
     assert_alike(load(FOLDER / f"{name}.onsphere").assess(rows).to_dict(), recorded)
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_its_graph_is_the_same(name, tmp_path):
-    rows, _ = rows_of(name)
+def test_its_graph_is_the_recorded_one(name, tmp_path):
+    rows, _ = get_rows(name)
     recorded = RECORDED[name]["graph"]
     summary = read_manifest(FOLDER / f"{name}.onsphere")["summary"]
     export_onnx(load(FOLDER / f"{name}.onsphere"), tmp_path / "model.onnx", X=rows, summary=summary or None)
@@ -74,8 +74,8 @@ def test_its_graph_is_the_same(name, tmp_path):
 
 @pytest.mark.parametrize("kind", ["service", "service of the graph"])
 @pytest.mark.parametrize("name", RECORDED)
-def test_the_service_answers_as_it_did(name, kind, tmp_path):
-    rows, given = rows_of(name)
+def test_the_service_gives_the_recorded_answers(name, kind, tmp_path):
+    rows, given = get_rows(name)
     recorded, path = RECORDED[name][kind], FOLDER / f"{name}.onsphere"
     if kind != "service":
         summary = read_manifest(path)["summary"]

@@ -1,4 +1,4 @@
-"""Calibration of arrays, without a model."""
+"""Calibration of arrays, without a model: temperature, confidence, intervals, balls and sets."""
 
 import numpy as np
 import pytest
@@ -12,46 +12,18 @@ from onsphere import Calibration, InvalidInputError
 from onsphere.calibration import (
     ClassCalibration,
     RegressionCalibration,
-    conformal_quantile,
     fit_temperature,
-    set_scores,
 )
 
 rng = np.random.default_rng(0)
+
+
 positive = st.floats(1e-3, 1e3)
 
 
-def rows(n=200, *, noise=1.0):
+def make_calibration(n=200, *, noise=1.0):
     uncertainty = rng.exponential(size=n)
     return Calibration(uncertainty, noise * uncertainty * np.abs(rng.normal(size=n)))
-
-
-@given(hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-10, 10)), st.floats(0.05, 0.95))
-def test_the_quantile_is_the_documented_order_statistic(scores, coverage):
-    n = len(scores)
-    rank = int(np.ceil(round((n + 1) * coverage, 9)))
-    if rank > n:
-        with pytest.raises(InvalidInputError, match="calibration rows"):
-            conformal_quantile(scores, coverage)
-    else:
-        assert conformal_quantile(scores, coverage) == np.sort(scores)[rank - 1]
-
-
-@pytest.mark.parametrize(("coverage", "needed"), [(0.5, 1), (0.8, 4), (0.9, 9), (0.95, 19), (0.99, 99)])
-def test_too_few_rows_are_told_how_many_are_needed(coverage, needed):
-    assert conformal_quantile(np.arange(float(needed)), coverage) == needed - 1
-    with pytest.raises(InvalidInputError, match=rf"needs at least {needed} calibration rows\. Got {needed - 1}"):
-        conformal_quantile(np.arange(float(needed - 1)), coverage)
-
-
-def test_a_tiny_coverage_takes_the_smallest_score():
-    assert conformal_quantile(np.arange(50.0), 1e-12) == 0
-
-
-@pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, np.nan, "high", True])
-def test_a_coverage_outside_its_range_is_refused(coverage):
-    with pytest.raises(InvalidInputError, match=r"'coverage' parameter .* must be a float in \(0, 1\)"):
-        conformal_quantile(np.arange(50.0), coverage)
 
 
 def gap(temperature, error, uncertainty):
@@ -68,7 +40,7 @@ def test_no_other_temperature_is_better(error, uncertainty):
 
 
 def test_the_temperature_agrees_with_a_numerical_search():
-    data = rows(5000, noise=3.0)
+    data = make_calibration(5000, noise=3.0)
     found = minimize_scalar(lambda t: gap(t, data.error, data.uncertainty), bounds=(1, 10), method="bounded").x
     assert data.temperature == pytest.approx(found, rel=0.02)
     assert data.temperature == pytest.approx(3.0, rel=0.05)
@@ -79,7 +51,7 @@ def test_rows_without_uncertainty_count_as_missed_unless_they_are_right():
     assert fit_temperature(np.array([0.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0])) == pytest.approx(1.0)
 
 
-def test_the_temperature_refuses_scores_it_cannot_use():
+def test_a_temperature_needs_errors_and_scores_above_zero():
     with pytest.raises(InvalidInputError, match="above zero"):
         fit_temperature(np.zeros(3), np.ones(3))
     with pytest.raises(InvalidInputError, match="above zero"):
@@ -92,7 +64,7 @@ def test_the_temperature_refuses_scores_it_cannot_use():
 
 @pytest.mark.parametrize("normalization", ["quantile", "min-max", "none", "shift"])
 def test_confidence_lies_in_the_unit_interval_and_falls(normalization):
-    data = rows()
+    data = make_calibration()
     grid = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 100)])
     confidence = data.confidence(grid, normalization=normalization)
     assert ((confidence >= 0) & (confidence <= 1)).all()
@@ -101,7 +73,7 @@ def test_confidence_lies_in_the_unit_interval_and_falls(normalization):
 
 
 def test_each_normalization_is_what_it_says():
-    data = rows()
+    data = make_calibration()
     inside = data.uncertainty
     min_max = data.confidence(inside, normalization="min-max")
     assert (min_max.min(), min_max.max()) == (0, 1)
@@ -118,23 +90,23 @@ def test_equal_scores_still_give_a_confidence():
 
 
 def test_expected_error_is_isotonic_regression():
-    data = rows()
+    data = make_calibration()
     grid = np.linspace(0, 10, 50)
     theirs = IsotonicRegression(out_of_bounds="clip").fit(data.uncertainty, data.error).predict(grid)
     np.testing.assert_allclose(data.expected_error(grid), theirs, rtol=1e-12)
 
 
-def test_an_unknown_normalization_is_refused():
+def test_an_unknown_normalization_is_rejected():
     with pytest.raises(InvalidInputError, match="'normalization' parameter of predict_confidence must be one of"):
-        rows().confidence(np.ones(2), normalization="softmax")
+        make_calibration().confidence(np.ones(2), normalization="softmax")
 
 
-def measured(residual, sigma, spread=(1.0, 1.0)):
+def measure(residual, sigma, spread=(1.0, 1.0)):
     return RegressionCalibration.measure(np.array(residual), np.array(sigma), np.zeros(len(residual)), np.array(spread))
 
 
 def test_ratios_by_hand():
-    data = measured([[3.0, -4.0], [0.0, 0.0]], [[1.0, 2.0], [0.0, 0.0]], spread=(1.0, 2.0))
+    data = measure([[3.0, -4.0], [0.0, 0.0]], [[1.0, 2.0], [0.0, 0.0]], spread=(1.0, 2.0))
     np.testing.assert_allclose(data.ratios, [[3, 2], [0, 0]])
     np.testing.assert_allclose(data.error, [np.sqrt(12.5), 0])
     # Length √(3² + (4/2)²) = √13 over the root mean square of sigma, √((1² + 1²)/2) = 1.
@@ -142,14 +114,14 @@ def test_ratios_by_hand():
 
 
 def test_an_error_where_sigma_is_zero_is_never_covered():
-    data = measured([[1.0], [1.0], [1.0]], [[0.0], [1.0], [2.0]], spread=(1.0,))
+    data = measure([[1.0], [1.0], [1.0]], [[0.0], [1.0], [2.0]], spread=(1.0,))
     np.testing.assert_allclose(data.ratios[:, 0], [np.inf, 1, 0.5])
 
 
 def test_boxes_by_hand():
-    """Of 9 rows the 8th smallest worst ratio is 8; each output by itself would need 8 and .8."""
+    """The 8th smallest of 9 largest ratios is 8; each output by itself would need 8 and .8."""
     ranks = np.arange(1.0, 10.0)
-    data = measured(np.c_[ranks, ranks / 10], np.ones((9, 2)))
+    data = measure(np.c_[ranks, ranks / 10], np.ones((9, 2)))
     value, sigma = np.array([[10.0, 20.0]]), np.array([[1.0, 0.5]])
     np.testing.assert_allclose(data.interval(value, sigma, coverage=0.8), [[[2, 18], [16, 24]]])
     alone = data.interval(value, sigma, coverage=0.8, simultaneous=False)
@@ -157,14 +129,9 @@ def test_boxes_by_hand():
 
 
 def test_balls_by_hand():
-    data = measured(np.c_[np.arange(1.0, 10.0), np.zeros(9)], np.ones((9, 2)), spread=(1.0, 0.0))
+    data = measure(np.c_[np.arange(1.0, 10.0), np.zeros(9)], np.ones((9, 2)), spread=(1.0, 0.0))
     radius = data.radius(np.array([[2.0, 2.0]]), np.array([1.0, 0.0]), coverage=0.8)
     np.testing.assert_allclose(radius, [16.0])
-
-
-def test_set_scores_by_hand():
-    probabilities = np.array([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25]])
-    np.testing.assert_allclose(set_scores(probabilities), [[0, 0.8, 0.5], [1, 0, 1], [0.5, 0, 0.5]])
 
 
 def test_sets_by_hand():
@@ -177,6 +144,6 @@ def test_sets_by_hand():
 
 
 def test_calibrations_join():
-    whole = RegressionCalibration.join([measured([[1.0]], [[2.0]], (1.0,)), measured([[3.0]], [[4.0]], (1.0,))])
+    whole = RegressionCalibration.join([measure([[1.0]], [[2.0]], (1.0,)), measure([[3.0]], [[4.0]], (1.0,))])
     assert len(whole) == 2
     np.testing.assert_allclose(whole.ratios, [[0.5], [0.75]])

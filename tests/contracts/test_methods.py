@@ -1,4 +1,4 @@
-"""What every method, HCM's own and all baselines, must satisfy: work in `compare`, and notice an obvious outlier."""
+"""Every method, HCM's own and all baselines, works in `compare` and notices an obvious outlier."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ CLASSES = {
     "ensemble": EnsembleClassifier(SoftmaxNetwork(NETWORK), n_members=3),
     "dropout": MCDropoutClassifier(DROPPING, n_passes=10),
 }
-# These see how much the targets scatter, and nothing says how much they do where no rows are.
+# These see how much the targets scatter, which says nothing about places without rows.
 SEES_NOISE_ONLY = {"evidential", "gaussian", "mixture"}
 # These see probabilities, which go to 0 and 1 along almost every way out.
 SEES_PROBABILITIES_ONLY = {"msp", "energy", "gini", "entropy", "softmax", "ensemble", "dropout"}

@@ -1,4 +1,4 @@
-"""What scikit-learn asks of every estimator."""
+"""HCMRegressor and HCMClassifier pass scikit-learn's checks of estimators."""
 
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
@@ -16,7 +16,7 @@ BACKBONES = [
 
 
 def expected_failures(model):
-    """Forests draw rows and thresholds at random, so a weight is no repeated row; scikit-learn exempts them too."""
+    """Forests draw rows and thresholds at random, so a weight is not a repeated row; scikit-learn exempts them too."""
     if model.estimator is not None and not isinstance(model.estimator, RandomForestRegressor):
         return {}
     reason = "a random forest treats a weight of 2 differently from two equal rows"

@@ -1,4 +1,4 @@
-"""What every baseline that trains a model must satisfy, so that it can be put in the place of HCM."""
+"""Every baseline that trains a model satisfies the same contract, so that it can take the place of HCM."""
 
 import pickle
 
@@ -83,7 +83,7 @@ def rows_for(model, n=120, seed=0):
     return classes(n, seed=seed) if hasattr(model, "predict_proba") else numbers(n, seed=seed)
 
 
-# --- answers ---
+# --- predictions ---
 
 
 @regressors
@@ -157,7 +157,7 @@ def test_clone_parameters_and_pickle(model):
 
 @regressors
 def test_intervals_cover(model):
-    """200 calibration rows leave a standard error of 2.1 %, 400 test rows of 1.5 %: together 2.6 %; 4 are let go."""
+    """200 calibration and 400 test rows have standard errors of 2.1 and 1.5 %, together 2.6 %; four are allowed."""
     X, y = numbers(700)
     fitted = clone(model).fit(X[:100], y[:100]).calibrate(X[100:300], y[100:300])
     lower, upper = fitted.predict_interval(X[300:], coverage=0.9).T
@@ -180,7 +180,7 @@ def test_sets_cover(model):
 
 
 @models
-def test_decisions_accept_as_many_rows_as_asked(model):
+def test_decisions_accept_the_share_that_was_set(model):
     X, y = rows_for(model, 360)
     fitted = clone(model).fit(X[:60], y[:60]).calibrate(X[60:160], y[60:160]).set_threshold(AcceptShare(0.8))
     decided = fitted.decide(X[160:])
@@ -287,7 +287,7 @@ def test_rows_beyond_the_range_of_the_network_are_an_error(model):
 
 
 @models
-def test_nothing_works_before_fit(model):
+def test_no_method_works_before_fit(model):
     X, _ = rows_for(model)
     for method in ("predict", "predict_uncertainty", "assess"):
         with pytest.raises(NotFittedError, match=r"not fitted yet\. Call 'fit'"):
@@ -320,7 +320,7 @@ def test_methods_with_a_loss_of_their_own_reject_another(method):
 def test_a_weight_counts_like_repeated_rows(model):
     """With one batch per epoch the order of rows does not matter."""
     X, y = rows_for(model, 30)
-    counts = np.arange(30) // 3 % 3  # of every class some
+    counts = np.arange(30) // 3 % 3  # some rows of every class
     whole = with_network(model, batch_size=100)
     repeated = clone(whole).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts, axis=0)).predict_uncertainty(X)
     weighted = clone(whole).fit(X, y, sample_weight=counts).predict_uncertainty(X)
@@ -330,7 +330,7 @@ def test_a_weight_counts_like_repeated_rows(model):
 
 
 @pytest.mark.parametrize("method", sorted({type(model) for model in REGRESSORS + CLASSIFIERS}, key=str))
-def test_by_default_there_is_a_network(method, monkeypatch):
+def test_the_default_is_a_network(method, monkeypatch):
     epochs = []
     fit = TorchRegressor.fit
 
@@ -360,7 +360,7 @@ def expected_failures(model):
     return failures
 
 
-# One for each way of fitting and of answering.
+# One for each way of fitting and predicting.
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [

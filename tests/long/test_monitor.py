@@ -54,7 +54,7 @@ def test_at_most_alpha_of_the_streams_without_drift_ever_alarm(kind):
     check_promise(highest)
 
 
-def test_two_games_on_dependent_scores_keep_alpha_together():
+def test_two_games_on_dependent_scores_keep_alpha_jointly():
     rng = np.random.default_rng(1)
     highest = []
     for seed in range(N_STREAMS):

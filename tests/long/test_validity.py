@@ -88,7 +88,7 @@ def test_class_sets_cover_as_promised():
         assert_beta_binomial(covered[coverage], coverage)
 
 
-def test_cross_calibration_covers_nearly_as_asked():
+def test_cross_calibration_covers_nearly_as_promised():
     """No guarantee, so only a band: within five points of 90 % on average."""
     rng = np.random.default_rng(0)
     covered = []
@@ -101,7 +101,7 @@ def test_cross_calibration_covers_nearly_as_asked():
 
 
 @pytest.mark.parametrize(("max_error", "delta"), [(0.1, 0.1), (0.13, 0.05)])
-def test_the_risk_of_accepted_rows_is_kept(max_error, delta):
+def test_the_error_rate_of_accepted_rows_is_kept(max_error, delta):
     rng = np.random.default_rng(0)
     backbone = RandomForestRegressor(n_estimators=20, min_samples_leaf=10, random_state=0)
     model = HCMRegressor(backbone).fit(*draw(rng, 8000, 1))
@@ -119,7 +119,7 @@ def test_the_risk_of_accepted_rows_is_kept(max_error, delta):
     assert np.mean(broken) <= delta
 
 
-def test_the_risk_is_kept_at_the_edge():
+def test_the_error_rate_is_kept_at_the_edge():
     """Every threshold has a risk just above the limit, so each that is accepted is a broken promise.
 
     Without the division of delta by the number of thresholds about a third of the 2,000 repetitions would break it.
@@ -154,7 +154,7 @@ def test_the_false_alarm_rate_is_kept(rate, delta):
     assert kstest(alarms, beta(n - rank + 1, rank).cdf).pvalue > LEVEL
 
 
-def test_the_quantile_accepts_its_share_on_average():
+def test_the_accepted_share_is_kept_on_average():
     rng = np.random.default_rng(0)
     model = HCMRegressor(Ridge()).fit(*draw(rng, 300, 1))
     uncertainty = model.predict_uncertainty(draw(rng, 100_000, 1)[0])

@@ -1,4 +1,4 @@
-"""fit → calibrate → ask, on real models."""
+"""The base of all models: fit → calibrate → assess and decide, on real rows."""
 
 import warnings
 
@@ -81,7 +81,7 @@ def test_the_assessment_is_filled_in(regressor, diabetes):
 
 
 @pytest.mark.parametrize("calibration", ["split", 0.3, "cv"])
-def test_fit_can_keep_rows_back_by_itself(calibration, diabetes, digits):
+def test_fit_can_hold_rows_out_for_calibration(calibration, diabetes, digits):
     X, y = diabetes
     model = HCMRegressor(forest(), calibration=calibration, random_state=0).fit(X[:320], y[:320])
     expected = {"split": 64, 0.3: 96, "cv": 320}[calibration]
@@ -137,7 +137,7 @@ def test_decisions_follow_the_threshold(regressor, diabetes):
     assert model.threshold_ is None
 
 
-def test_a_row_whose_uncertainty_is_not_a_number_is_never_accepted(diabetes):
+def test_a_row_with_nan_uncertainty_is_never_accepted(diabetes):
     class Unsure(HCMRegressor):
         """Knows nothing about the first row."""
 
@@ -190,7 +190,7 @@ def test_confidence_of_a_model(regressor, diabetes, normalization):
 @pytest.mark.parametrize(
     "method", ["predict_interval", "predict_radius", "predict_confidence", "predict_expected_error", "decide"]
 )
-def test_an_uncalibrated_answer_is_refused_with_the_call_that_is_missing(method, diabetes):
+def test_an_uncalibrated_model_names_the_call_that_is_missing(method, diabetes):
     X, y = diabetes
     model = HCMRegressor(Ridge()).fit(X, y)
     with pytest.raises(NotCalibratedError, match=rf"{method} needs a calibrated HCMRegressor\. Call calibrate\(X, y\)"):
@@ -226,7 +226,7 @@ def test_a_calibration_of_another_score_is_not_used(diabetes):
 
 
 @pytest.mark.parametrize("kind", ["array", "frame", "mixed frame", "sparse", "list"])
-def test_calibrating_on_training_rows_is_warned_about(kind, diabetes):
+def test_calibrating_on_training_rows_gives_a_warning(kind, diabetes):
     X, y = diabetes
     frame = pd.DataFrame(X).rename(columns=str)
     rows = {
@@ -261,8 +261,8 @@ def test_calibrating_on_training_rows_is_warned_about(kind, diabetes):
     assert [w for w in caught if "100% of the 100 calibration rows were also trained on" in str(w.message)]
 
 
-def test_of_many_training_rows_a_sample_is_remembered(diabetes, monkeypatch):
-    """Of 442 rows 50 are remembered, and of the calibration rows those compared that could be among them."""
+def test_only_a_sample_of_many_training_rows_is_remembered(diabetes, monkeypatch):
+    """50 of the 442 rows are remembered; only calibration rows that could be among them are compared."""
     monkeypatch.setattr("onsphere.models.base._N_HASHES", 50)
     X, y = diabetes
     model = HCMRegressor(Ridge()).fit(X, y)
@@ -271,22 +271,10 @@ def test_of_many_training_rows_a_sample_is_remembered(diabetes, monkeypatch):
     with pytest.warns(OnsphereWarning, match="100% of the 200 calibration rows were also trained on"):
         model.calibrate(X[:200], y[:200])
     unknown = ~np.isin(hash_rows(X, y), model._seen)
-    model.calibrate(X[unknown], y[unknown])  # trained on, but nothing is known of them
+    model.calibrate(X[unknown], y[unknown])  # trained on, but not remembered
 
 
-def test_one_long_text_costs_no_more_than_itself():
-    """An array of texts would have room for the longest in each of its places: here 80 gigabytes."""
-    long = np.array([["x"]] * 20_000, dtype=object)
-    long[0, 0] = "y" * 1_000_000
-    assert len(set(hash_rows(long, np.zeros(20_000)).tolist())) == 2
-
-
-def test_text_that_is_no_utf_8_has_fingerprints():
-    codes = hash_rows([["a\udcff"], ["a"]], [0.0, 0.0])
-    assert codes[0] != codes[1]
-
-
-def test_rows_of_small_integers_are_not_taken_for_one_another():
+def test_different_rows_of_small_integers_are_not_confused():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, size=(3000, 40)).astype(float)
     y = X[:, :3].sum(axis=1)
@@ -304,7 +292,7 @@ def test_a_rule_that_cannot_be_kept_is_dropped_with_a_warning(diabetes):
     assert model.set_threshold(None).threshold_ is None
 
 
-def test_decisions_need_no_more_rows_than_their_rule(diabetes):
+def test_a_decision_needs_only_as_many_rows_as_its_rule(diabetes):
     X, y = diabetes
     model = HCMRegressor(forest()).fit(X[:200], y[:200]).calibrate(X[200:205], y[200:205])
     assert model.set_threshold(AcceptShare(0.5)).decide(X).shape == y.shape
@@ -319,7 +307,7 @@ def test_an_output_that_was_constant_only_in_training_has_no_interval(diabetes):
 
 
 def test_targets_on_the_edge_stay_inside():
-    """Nine rows with one and the same target: a tenth like them is on the edge of its interval, and inside."""
+    """A row like the nine calibration rows, all alike, lies on the edge of its interval and counts as inside."""
     rng = np.random.default_rng(0)
     for _ in range(50):
         X = rng.normal(size=(60, 1))
@@ -331,7 +319,7 @@ def test_targets_on_the_edge_stay_inside():
         assert low <= 1.7 <= high
 
 
-def test_outputs_in_another_order_are_refused():
+def test_outputs_in_another_order_are_rejected():
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(100, 2)), pd.DataFrame(rng.normal(size=(100, 2)), columns=["p", "q"])
     model = HCMRegressor(Ridge()).fit(X[:50], Y[:50])
@@ -340,21 +328,21 @@ def test_outputs_in_another_order_are_refused():
     model.calibrate(X[50:], Y[50:])
 
 
-def test_equal_scores_are_warned_about(diabetes):
+def test_equal_scores_give_a_warning(diabetes):
     y = diabetes[1] + 1e-6 * np.arange(442)  # no two rows alike
     with pytest.warns(OnsphereWarning, match="All 120 calibration rows have the uncertainty"):
         model = HCMRegressor(forest()).fit(np.zeros((200, 1)), y[:200]).calibrate(np.zeros((120, 1)), y[200:320])
     assert 0.8 < interval_coverage(y[320:], *model.predict_interval(np.zeros((122, 1))).T) < 1
 
 
-def test_a_constant_target_has_intervals_of_no_width(diabetes):
+def test_a_constant_target_has_intervals_of_zero_width(diabetes):
     X, _ = diabetes
     with pytest.warns(OnsphereWarning, match="cannot tell rows apart"):
         model = HCMRegressor(forest()).fit(X[:200], np.full(200, 4.0)).calibrate(X[200:], np.full(242, 4.0))
     np.testing.assert_allclose(model.predict_interval(X), 4.0)
 
 
-def test_bad_calibration_rows_are_refused_and_change_nothing(regressor, diabetes):
+def test_bad_calibration_rows_are_rejected_and_change_nothing(regressor, diabetes):
     X, y = diabetes
     before = regressor.calibration_
     for rows, targets, message in [
@@ -373,7 +361,7 @@ def test_bad_calibration_rows_are_refused_and_change_nothing(regressor, diabetes
         named.calibrate(frame.rename(columns={"a": "z"}), y)
 
 
-def test_tensors_with_a_gradient_are_told_what_to_do(diabetes):
+def test_tensors_with_a_gradient_are_rejected(diabetes):
     import torch
 
     X, y = diabetes
@@ -385,7 +373,7 @@ def test_tensors_with_a_gradient_are_told_what_to_do(diabetes):
             method(X, torch.tensor(y, requires_grad=True))
 
 
-def test_simultaneous_is_yes_or_no(regressor, diabetes):
+def test_simultaneous_must_be_a_boolean(regressor, diabetes):
     with pytest.raises(InvalidInputError, match="'simultaneous' parameter of predict_interval must be True or False"):
         regressor.predict_interval(diabetes[0], simultaneous="no")
 
@@ -400,7 +388,7 @@ def test_too_few_calibration_rows_are_counted(diabetes):
         model.set_threshold(FalseAlarm(0.05))
 
 
-def test_classes_too_rare_to_be_left_out_are_refused(digits):
+def test_classes_too_rare_to_be_held_out_are_rejected(digits):
     X, y = digits
     rare = np.where(np.arange(len(y)) == 0, 99, y)
     for calibration in ("cv", "split"):
@@ -411,13 +399,13 @@ def test_classes_too_rare_to_be_left_out_are_refused(digits):
 
 
 @pytest.mark.parametrize("calibration", ["half", 0.0, 1.0, 2, True, [0.2], np.array([0.2, 0.3])], ids=str)
-def test_an_unknown_calibration_is_refused(calibration):
+def test_an_unknown_calibration_is_rejected(calibration):
     with pytest.raises(InvalidInputError, match="'calibration' parameter of HCMRegressor must be"):
         HCMRegressor(calibration=calibration).fit(np.eye(4), np.arange(4.0))
 
 
 @pytest.mark.parametrize("calibration", ["split", "cv"])
-def test_rows_that_cannot_be_held_out_are_told_why(calibration, diabetes):
+def test_an_error_says_why_rows_cannot_be_held_out(calibration, diabetes):
     X, y = diabetes
     model = HCMRegressor(forest(), calibration=calibration)
     with pytest.raises(InvalidInputError, match="target y is None"):
@@ -441,7 +429,7 @@ def test_a_tolerance_in_the_wrong_unit_says_what_to_check(regressor):
     assert regressor.threshold_ is None
 
 
-def test_a_calibrating_model_can_be_searched(diabetes):
+def test_grid_search_works_on_a_model_that_calibrates_itself(diabetes):
     X, y = diabetes
     search = GridSearchCV(HCMRegressor(forest(), calibration="split"), {"embedding": ["lift", "torus"]}, cv=2).fit(X, y)
     assert search.best_estimator_.predict_interval(X).shape == (442, 2)

@@ -1,4 +1,4 @@
-"""FrozenHead: closed forms against scikit-learn, sums that add up, and what cannot be used."""
+"""FrozenHead: closed forms against scikit-learn, sums that add up, and bad input."""
 
 import pickle
 
@@ -35,7 +35,7 @@ def head(kind="joint", **options):
 
 @pytest.fixture(scope="module")
 def classes():
-    """Three clouds in eight dimensions; their labels are words."""
+    """Return three clouds in eight dimensions, with words as labels."""
     rng = np.random.default_rng(0)
     index = rng.integers(3, size=900)
     X = np.abs(2.0 * np.eye(8)[index] + rng.normal(size=(900, 8)) * 0.7)
@@ -131,7 +131,7 @@ def test_cross_validation_shrinks_noise_and_leaves_signal():
     assert solve(design, Statistics.from_rows(design.make_columns(X), signal), "gcv").ridge <= 0.01
 
 
-def test_a_ridge_too_small_to_solve_with_is_told_and_not_chosen(monkeypatch):
+def test_a_ridge_too_small_to_solve_with_is_an_error_and_never_chosen(monkeypatch):
     rng = np.random.default_rng(0)
     X, y = np.tile(rng.normal(size=(400, 6)), 2), np.arange(400) % 3
     with pytest.raises(InvalidInputError, match=r"Got 1e-14, for which rounding leaves no solution.*Raise ridge"):
@@ -144,7 +144,7 @@ def test_a_ridge_too_small_to_solve_with_is_told_and_not_chosen(monkeypatch):
 
 
 def tight_clusters(rng, width):
-    """Two clusters far apart beside their width; most pairs lie within one of them."""
+    """Return two clusters much farther apart than they are wide; most pairs lie within one of them."""
     place = np.where(rng.random((2000, 1)) < 0.8, [[1.0, 0.0, 0.0]], [[1.0, 1.0, 0.0]])
     return place + width * rng.normal(size=(2000, 3))
 
@@ -152,7 +152,7 @@ def tight_clusters(rng, width):
 @pytest.mark.parametrize("width", [1e-3, 1e-4, 1e-5, 1e-6, 1e-8])
 @pytest.mark.parametrize("make", [lambda rng, width: 1.0 + width * rng.normal(size=(2000, 3)), tight_clusters])
 def test_landmarks_that_nearly_coincide_still_tell_rows_apart(make, width):
-    """Rounding shows beside their distances; below a millionth of the length, distances themselves are lost."""
+    """Rounding is as large as their distances; below a millionth of the length the distances themselves are lost."""
     rng = np.random.default_rng(0)
     X, y = make(rng, width), np.arange(2000) % 3
     X[np.arange(2000), y] += 3 * width
@@ -167,7 +167,7 @@ def test_landmarks_that_nearly_coincide_still_tell_rows_apart(make, width):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_and_shards_equal_one_fit(data, kind, monkeypatch):
-    """With room for 100 kept rows, so that rows are kept, driven out and joined along the way."""
+    """There is room for 100 rows, so that rows are kept, replaced and joined along the way."""
     monkeypatch.setattr("onsphere.models.frozen.sums._N_KEPT", 100)
     X, y = data
     whole = head(kind).fit(X, y)
@@ -189,15 +189,15 @@ def test_the_order_of_rows_does_not_matter(data, kind):
     same(head(kind).fit(X, y), head(kind).fit(X[order], y[order]), X)
 
 
-def test_asking_between_batches_changes_nothing(classes):
+def test_predicting_between_batches_changes_nothing(classes):
     X, y = classes
-    quiet, asked = head().partial_fit(X[:500], y[:500]), head().partial_fit(X[:500], y[:500])
-    asked.predict_uncertainty(X)
-    same(quiet.partial_fit(X[500:], y[500:]), asked.partial_fit(X[500:], y[500:]), X, atol=0)
+    silent, used = head().partial_fit(X[:500], y[:500]), head().partial_fit(X[:500], y[:500])
+    used.predict_uncertainty(X)
+    same(silent.partial_fit(X[500:], y[500:]), used.partial_fit(X[500:], y[500:]), X, atol=0)
 
 
-def test_rows_of_batches_and_shards_are_known_again(classes):
-    """So that calibrating on them is warned about, as it is after one fit."""
+def test_rows_of_batches_and_shards_are_remembered(classes):
+    """Calibrating on them gives a warning, as it does after one fit."""
     X, y = classes
     streamed = head("linear").partial_fit(X[:300], y[:300]).partial_fit(X[300:600], y[300:600])
     sharded = head("linear").partial_fit(X[:300], y[:300])
@@ -228,7 +228,7 @@ def test_codes_depend_on_what_a_row_holds(values, seed):
 
 
 def test_codes_draw_evenly():
-    """Of 10,000 rows that differ only in single bits, a tenth is drawn: ± 3 standard errors are 9 %."""
+    """A tenth of 10,000 rows that differ only in single bits is drawn: ± 3 standard errors are 9 %."""
     rows = np.arange(10_000, dtype=np.float32).astype(float)[:, None] * [1.0, 0.0]
     codes = hash_numbers(rows, 0)
     assert abs(np.mean(codes < 2**64 // 10) - 0.1) < 0.009
@@ -239,7 +239,7 @@ def test_codes_draw_evenly():
 
 
 def test_joint_is_the_calibrated_sum(classes):
-    """Lengths, medians and 90 % quantiles come from rows that the measured heads have not seen."""
+    """Lengths, medians and 90 % quantiles come from rows on which the heads were not fitted."""
     X, y = classes
     fitted = head(ridge=1.0).fit(X, y)
     held = np.argsort(hash_numbers(np.hstack([X, one_hot(y)]), fitted.sums_.seed))[:90]
@@ -256,13 +256,13 @@ def test_joint_is_the_calibrated_sum(classes):
     assert list(parts) == ["kernel", "quadratic", "linear"]
     expected = sum((parts[name] - solution.center[name]) / solution.spread[name] for name in parts)
     np.testing.assert_allclose(fitted.predict_uncertainty(X), expected, atol=1e-12)
-    for name in parts:  # the heads themselves know all rows
+    for name in parts:  # the heads themselves are fitted on all rows
         alone = clone(fitted).set_params(kind=name).fit(X, y)
         np.testing.assert_allclose(parts[name], alone.predict_uncertainty(X), atol=1e-9)
 
 
 def test_labels_come_from_the_head_that_errs_least():
-    """Classes told apart by length alone are invisible to the kernel head; by angle, to the linear one."""
+    """Classes that differ in length alone are invisible to the kernel head; by angle, to the linear one."""
     rng = np.random.default_rng(0)
     angle, length = rng.uniform(0, 2 * np.pi, 2000), rng.uniform(1, 3, 2000)
     X = length[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -274,13 +274,13 @@ def test_labels_come_from_the_head_that_errs_least():
     assert by_angle.estimator_ is by_angle.heads_["kernel"]
 
 
-def test_strange_rows_get_more_uncertainty_than_ordinary_ones():
+def test_unusual_rows_get_more_uncertainty_than_ordinary_ones():
     X, y = load_digits(return_X_y=True)
     fitted = FrozenHead(random_state=0).fit(X[::2], y[::2])
     assert np.mean(fitted.predict(X[1::2]) == y[1::2]) > 0.97
     rng = np.random.default_rng(0)
-    strange = rng.permuted(X[1::2], axis=1)
-    assert auroc(fitted.predict_uncertainty(X[1::2]), fitted.predict_uncertainty(strange)) > 0.99
+    unusual = rng.permuted(X[1::2], axis=1)
+    assert auroc(fitted.predict_uncertainty(X[1::2]), fitted.predict_uncertainty(unusual)) > 0.99
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -307,8 +307,8 @@ def test_held_out_scores_that_are_all_alike_leave_a_finite_answer():
 
 @pytest.mark.parametrize("size", [1e20, 1e90, 1e200])
 @pytest.mark.parametrize("kind", ["joint", "linear", "quadratic"])
-def test_features_of_any_size_are_answered_and_trusted_least(data, kind, size):
-    """Warnings are errors here, so numpy has none to say either."""
+def test_huge_features_are_trusted_least(data, kind, size):
+    """Warnings are errors here, so this also checks that numpy gives none."""
     X, y = data
     fitted = head(kind).fit(X[:600], y[:600]).calibrate(X[600:], y[600:]).set_threshold(AcceptShare(0.9))
     far = X[:50] * size
@@ -444,7 +444,7 @@ def test_small_data_use_every_row_as_a_landmark(classes):
     assert head().fit(X[[0, 1]], ["a", "b"]).predict(X[[0, 1]]).tolist() == ["a", "b"]
 
 
-def test_a_kind_that_is_changed_counts_from_the_next_fit(classes):
+def test_a_changed_kind_takes_effect_at_the_next_fit(classes):
     X, y = classes
     fitted = head("linear").fit(X[:600], y[:600]).calibrate(X[600:], y[600:])
     before, shard = fitted.predict_uncertainty(X), FrozenHead.like(fitted).partial_fit(X, y)
@@ -464,7 +464,7 @@ def test_random_state_decides_the_draw(classes):
     assert not np.array_equal(first.sums_.designs["kernel"].landmarks, other.sums_.designs["kernel"].landmarks)
 
 
-# --- what cannot be used ---
+# --- bad input ---
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_random_state_decides_the_draw(classes):
         ({"calibration": "fold"}, "'calibration' parameter of FrozenHead"),
     ],
 )
-def test_bad_parameters(classes, options, message):
+def test_bad_parameters_are_rejected(classes, options, message):
     with pytest.raises(InvalidInputError, match=message):
         FrozenHead(**options).fit(*classes)
     if "calibration" not in options:
@@ -490,7 +490,7 @@ def test_bad_parameters(classes, options, message):
             FrozenHead(**options).partial_fit(*classes)
 
 
-def test_bad_rows(classes):
+def test_bad_rows_are_rejected_and_change_nothing(classes):
     X, y = classes
     fitted = head().fit(X, y)
     before = fitted.predict_uncertainty(X)
@@ -522,8 +522,8 @@ def test_bad_rows(classes):
 
 
 @pytest.mark.parametrize(("kind", "size"), [("linear", 1e150), ("quadratic", 1e80), ("joint", 1e300)])
-def test_features_and_targets_too_large_to_be_squared_are_refused_before_they_spoil_the_sums(classes, kind, size):
-    """Warnings are errors here, so ours is the first word about it."""
+def test_features_and_targets_too_large_to_be_squared_are_rejected_and_leave_the_sums_alone(classes, kind, size):
+    """Warnings are errors here, so this also checks that numpy does not warn first."""
     X, y = classes
     with pytest.raises(
         InvalidInputError, match=r"Expected features of at most 1e\+\d+ in size.*Got \d.*Drop such rows"
@@ -542,7 +542,7 @@ def test_features_and_targets_too_large_to_be_squared_are_refused_before_they_sp
     assert head("kernel").fit(X * size, y).n_rows_ == 900  # which sees angles only
 
 
-def test_tensors_with_a_gradient_are_told_what_to_do(classes):
+def test_tensors_with_a_gradient_are_rejected(classes):
     import torch
 
     X, _ = classes
@@ -567,7 +567,7 @@ def test_the_coverage_of_an_assessment_is_named(classes):
             fitted.assess(classes[0], coverage=coverage)
 
 
-def test_bad_targets(classes):
+def test_bad_targets_are_rejected(classes):
     X, y = classes
     for labels, message in [
         (np.zeros(900, dtype=int), r"FrozenHead needs at least two classes in y\. Got one class, 0\. Add rows"),
@@ -582,14 +582,14 @@ def test_bad_targets(classes):
         head().fit(X, X[:, 0]).partial_fit(X, X[:, :2])
 
 
-def test_classes_can_be_told_before_they_come(classes):
+def test_classes_can_be_named_before_their_rows_come(classes):
     X, y = classes
     order = np.argsort(y, kind="stable")
-    told = head().partial_fit(X[order][:300], y[order][:300], classes=["owl", "cat", "dog"])
-    told.partial_fit(X[order][300:], y[order][300:], classes=["cat", "dog", "owl"])
-    assert np.mean(told.predict(X) == y) > 0.85
+    named = head().partial_fit(X[order][:300], y[order][:300], classes=["owl", "cat", "dog"])
+    named.partial_fit(X[order][300:], y[order][300:], classes=["cat", "dog", "owl"])
+    assert np.mean(named.predict(X) == y) > 0.85
     with pytest.raises(InvalidInputError, match=r"'classes' parameter of FrozenHead must be \['cat', 'dog', 'owl'\]"):
-        told.partial_fit(X, y, classes=["cat", "dog"])
+        named.partial_fit(X, y, classes=["cat", "dog"])
     with pytest.raises(
         InvalidInputError, match=r"'classes' parameter of FrozenHead must be None for a head fitted on numbers"
     ):
@@ -602,7 +602,7 @@ def test_classes_can_be_told_before_they_come(classes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_first_batch_with_too_few_rows_for_the_landmarks(classes, kind):
+def test_a_first_batch_needs_a_row_for_each_landmark(classes, kind):
     X, y = classes
     if kind in ("linear", "quadratic"):
         assert head(kind).partial_fit(X[:50], y[:50]).n_rows_ == 50
@@ -611,7 +611,7 @@ def test_a_first_batch_with_too_few_rows_for_the_landmarks(classes, kind):
         head(kind).partial_fit(X[:50], y[:50])
 
 
-def test_a_head_without_rows(classes):
+def test_a_head_without_rows_is_not_fitted(classes):
     X, y = classes
     fitted = head().fit(X, y)
     for empty in (head(), FrozenHead.like(fitted)):
@@ -627,7 +627,7 @@ def test_a_head_without_rows(classes):
             call()
 
 
-def test_heads_that_measure_differently_are_not_merged(classes):
+def test_heads_that_differ_are_not_merged(classes):
     X, y = classes
     fitted = head().fit(X, y)
     before = fitted.predict_uncertainty(X)
@@ -654,7 +654,7 @@ def test_heads_that_measure_differently_are_not_merged(classes):
     np.testing.assert_array_equal(fitted.predict_uncertainty(X), before)
 
 
-def test_what_only_the_other_task_can_give(classes, numbers):
+def test_methods_of_the_other_task_are_rejected(classes, numbers):
     with pytest.raises(InvalidInputError, match=r"fitted on numbers\. Got one fitted on classes"):
         head().fit(*classes).predict_sigma(classes[0])
     with pytest.raises(InvalidInputError, match=r"fitted on classes\. Got one fitted on numbers"):

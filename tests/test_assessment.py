@@ -1,0 +1,73 @@
+"""Assessment: as a frame, as a dict, and some of its rows."""
+
+import json
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_linnerud
+from sklearn.ensemble import ExtraTreesRegressor
+
+from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor
+
+X, Y = load_linnerud(return_X_y=True, as_frame=True)
+
+
+def small_forest():
+    return ExtraTreesRegressor(n_estimators=10, min_samples_leaf=2, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    """Return an assessment of three outputs in which all that numbers can have is filled in."""
+    model = HCMRegressor(small_forest(), calibration="cv").fit(X, Y)
+    return model.set_threshold(AcceptShare(0.8)).assess(X)
+
+
+@pytest.fixture(scope="module")
+def classes():
+    model = HCMClassifier(small_forest(), calibration="cv").fit(X, np.arange(20) % 2)
+    return model.assess(X)
+
+
+def test_assessment_turns_into_a_frame_and_a_dict(numbers):
+    frame = numbers.to_frame()
+    assert len(numbers) == len(frame) == 20
+    assert [name for name in frame if name.startswith("value")] == ["value_Weight", "value_Waist", "value_Pulse"]
+    assert json.loads(json.dumps(numbers.to_dict()))["uncertainty"] == numbers.uncertainty.tolist()
+    without_names = HCMRegressor(small_forest()).fit(X, Y.to_numpy()).assess(X)
+    assert {"value_0", "sigma_2", "anchor_residual"} <= set(without_names.to_frame())
+    polar = HCMRegressor(small_forest(), embedding="polar").fit(X, Y).assess(X)
+    assert polar.anchor_residual is None
+    assert "anchor_residual" not in polar.to_frame()
+
+
+def test_to_frame_without_pandas_says_what_to_install(monkeypatch, numbers):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"needs pandas. Install it with: pip install 'onsphere\[report\]'"):
+        numbers.to_frame()
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+@pytest.mark.parametrize("rows", [slice(3), [0, 2], np.arange(20) % 3 == 0, np.zeros(20, dtype=bool)], ids=str)
+def test_some_rows_are_an_assessment_of_those_rows(kind, rows, request):
+    whole = request.getfixturevalue(kind)
+    part = whole[rows]
+    assert isinstance(part, Assessment)
+    assert len(part) == len(np.arange(20)[rows])
+    assert part.output_names == whole.output_names
+    for name in (field.name for field in fields(Assessment) if field.name != "output_names"):
+        values = getattr(whole, name)
+        if values is None:
+            assert getattr(part, name) is None
+        else:
+            np.testing.assert_array_equal(getattr(part, name), values[rows])
+    assert part.to_frame().shape == (len(part), whole.to_frame().shape[1])
+
+
+def test_the_rows_of_an_assessment_are_filtered_by_its_own_columns(numbers):
+    accepted = numbers[numbers.accepted]
+    assert 0 < len(accepted) < 20
+    assert accepted.accepted.all()
+    assert accepted.uncertainty.max() < numbers[~numbers.accepted].uncertainty.min()
