@@ -20,7 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from onsphere import FrozenHead
 from onsphere.metrics import auroc
-from onsphere.models.frozen.designs import Kernel
+from onsphere.models.frozen.ridge import Kernel
 
 GOALS = {"ResNet-20": 92.7, "ResNet-56": 92.9}
 HEADS = ("kernel", "quadratic", "linear")

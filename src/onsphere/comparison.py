@@ -16,7 +16,6 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
 
 from onsphere import metrics
-from onsphere._internal.markdown import format_markdown, list_columns
 from onsphere._internal.validation import (
     Floats,
     check_labels,
@@ -74,10 +73,10 @@ class Comparison:
     @property
     def columns(self) -> list[str]:
         """Every measurement that some method has, in order."""
-        return list_columns(self.rows)
+        return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with a row per method; those that failed have a message in the column `failure`."""
+        """Return a pandas DataFrame with a row per method; those that failed have a message in the column `failure`."""
         try:
             import pandas as pd
         except ImportError:
@@ -87,7 +86,7 @@ class Comparison:
         return frame.set_index("method")
 
     def to_markdown(self, *, digits: int = 3) -> str:
-        """A table in Markdown, and below it what failed.
+        """Return a table in Markdown, and the failures below it.
 
         Parameters
         ----------
@@ -95,12 +94,21 @@ class Comparison:
             Significant ones.
         """
         check_number("to_markdown", "digits", digits, above=1, closed="left", whole=True)
-        table = format_markdown(self.rows, digits=digits)
+        lines = [[_format_cell(name, digits) for name in self.columns], ["---"] * len(self.columns)]
+        lines += [[_format_cell(row.get(name), digits) for name in self.columns] for row in self.rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         failed = [f"- {name} failed: {message}" for name, message in self.failures.items()]
         return "\n".join([table, "", *failed]) if failed else table
 
     def __str__(self) -> str:
         return self.to_markdown()
+
+
+def _format_cell(value: Any, digits: int) -> str:
+    """Return a float with this many significant digits, a dash for a missing value, and any other text escaped."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value).replace("|", "\\|")
 
 
 def compare(

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from onsphere._internal import format_1
 from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.saved_trees import check_trees
+from onsphere._internal.saved_models import check_trees, rename_settings, rename_types
 from onsphere._internal.validation import missing_extra_error
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
@@ -119,7 +118,7 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
     _check_unpacked(Path(path), content)
     try:
         if manifest["format"] == 1:
-            content = format_1.rename_types(content)
+            content = rename_types(content)
         found = set(skops.get_untrusted_types(data=content))
         ours = {name for name in found if name in _PARTS or _is_own_class(name)}
         unknown = sorted(found - ours - set(trusted))
@@ -133,7 +132,7 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
             model = skops.loads(content, trusted=sorted(found))
         check_trees(model)
         if manifest["format"] == 1:
-            format_1.rename_settings(model)
+            rename_settings(model)
     except InvalidInputError:
         raise
     except Exception as error:

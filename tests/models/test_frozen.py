@@ -22,8 +22,7 @@ from onsphere import (
 )
 from onsphere.metrics import auroc
 from onsphere.models.frozen import FrozenHead
-from onsphere.models.frozen.designs import Kernel, Linear, Quadratic
-from onsphere.models.frozen.ridge import RIDGES, Statistics, _cross_validate, solve
+from onsphere.models.frozen.ridge import RIDGES, Kernel, Linear, Quadratic, Statistics, _cross_validate, solve
 from onsphere.models.frozen.sums import hash_numbers
 
 KINDS = ["joint", "linear", "quadratic", "kernel"]

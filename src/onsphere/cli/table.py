@@ -34,9 +34,7 @@ Target = Annotated[
 ]
 Task = Annotated[str, typer.Option(help=f"{', '.join(TASKS)}.", autocompletion=lambda: TASKS)]
 Coverage = Annotated[float, typer.Option(help="The share of true values that intervals or sets are to hold.")]
-CoverageOfFit = Annotated[
-    float | None, typer.Option(help="Coverage of intervals or sets.", show_default="as in fit")
-]
+CoverageOfFit = Annotated[float | None, typer.Option(help="Coverage of intervals or sets.", show_default="as in fit")]
 Ignore = Annotated[list[str] | None, typer.Option(help="A column not to learn from; repeat it for several.")]
 Delimiter = Annotated[str | None, typer.Option(help="The delimiter of a CSV file.", show_default="found from the file")]
 Shifted = Annotated[

@@ -23,8 +23,7 @@ from onsphere.export.tree_graphs import look_up_steps
 from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.models.backbone import split_columns
 from onsphere.models.frozen import FrozenHead
-from onsphere.models.frozen.designs import Kernel
-from onsphere.models.frozen.ridge import Head
+from onsphere.models.frozen.ridge import Head, Kernel
 from onsphere.models.frozen.sums import LARGEST_OUTPUT
 from onsphere.models.frozen.targets import NumberTarget
 from onsphere.models.regressor import SIGMA_FLOOR

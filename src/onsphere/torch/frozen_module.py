@@ -12,8 +12,7 @@ from onsphere._internal.validation import check_fitted, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.backbone import split_columns
 from onsphere.models.frozen import FrozenHead
-from onsphere.models.frozen.designs import Kernel
-from onsphere.models.frozen.ridge import Head
+from onsphere.models.frozen.ridge import Head, Kernel
 from onsphere.models.frozen.targets import NumberTarget
 from onsphere.sphere import geometry, scores
 from onsphere.sphere.geometry import SphericalOutput

@@ -26,8 +26,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction, project_to_simplex
-from onsphere.models.frozen.designs import Design, Kernel, Linear, Quadratic
-from onsphere.models.frozen.ridge import Head
+from onsphere.models.frozen.ridge import Design, Head, Kernel, Linear, Quadratic
 from onsphere.models.frozen.sums import Solution, Sums, hash_numbers, list_differences
 from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target
 from onsphere.models.regressor import RegressionMixin, RegressionPrediction

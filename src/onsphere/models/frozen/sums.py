@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from onsphere._internal.row_hashes import mix_bits
 from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
-from onsphere.models.frozen.designs import LARGEST, Design
-from onsphere.models.frozen.ridge import Head, Statistics, solve
+from onsphere.models.frozen.ridge import LARGEST, Design, Head, Statistics, solve
 from onsphere.models.frozen.targets import Target
 from onsphere.sphere.geometry import SphericalOutput
 

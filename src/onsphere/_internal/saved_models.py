@@ -1,0 +1,104 @@
+"""Models from files: names that version 0.1 used, and a check of trees, whose nodes could point outside and crash."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from onsphere.errors import InvalidInputError
+
+__all__ = ["check_trees", "rename_settings", "rename_types"]
+
+# Where the modules and classes of version 0.1 are now.
+_MODULES = {
+    "onsphere.baselines.softmax_network": "onsphere.baselines.likelihood",
+    "onsphere.calibration": "onsphere.calibration.calibration",
+    "onsphere.embeddings.polar": "onsphere.sphere.embeddings",
+    "onsphere.embeddings.torus": "onsphere.sphere.torus",
+    "onsphere.embeddings.onehot": "onsphere.sphere.onehot",
+    "onsphere.estimators.regressor": "onsphere.models.regressor",
+    "onsphere.estimators.classifier": "onsphere.models.classifier",
+    "onsphere.frozen.designs": "onsphere.models.frozen.ridge",
+    "onsphere.frozen.head": "onsphere.models.frozen.head",
+    "onsphere.frozen.ridge": "onsphere.models.frozen.ridge",
+    "onsphere.frozen.sample": "onsphere.models.frozen.sums",
+    "onsphere.frozen.sums": "onsphere.models.frozen.sums",
+    "onsphere.frozen.targets": "onsphere.models.frozen.targets",
+    "onsphere.tabular.columns": "onsphere.table.columns",
+    "onsphere.tabular.encoding": "onsphere.table.encoder",
+}
+_CLASSES = {"Quantile": "AcceptShare", "Risk": "MaxErrorRate"}
+
+
+def rename_types(content: bytes) -> bytes:
+    """Return the same skops file with the classes of onsphere under the names they have now."""
+    renamed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(renamed, "w") as new:
+        for part in old.infolist():
+            data = old.read(part)
+            if part.filename == "schema.json":
+                data = json.dumps(json.loads(data, object_hook=_rename)).encode()
+            new.writestr(part.filename, data)
+    return renamed.getvalue()
+
+
+def _rename(node: dict[str, Any]) -> dict[str, Any]:
+    module = node.get("__module__")
+    if isinstance(module, str) and module.startswith("onsphere."):
+        name = node.get("__class__")
+        node |= {"__module__": _MODULES.get(module, module), "__class__": _CLASSES.get(str(name), name)}
+    return node
+
+
+def rename_settings(model: Any) -> None:
+    """Give a loaded model the names that its settings have now."""
+    if "_measured_with" in vars(model):
+        model._calibrated_with = vars(model).pop("_measured_with")
+    for settings in (vars(model), vars(model).get("_calibrated_with", {})):
+        if settings.get("uncertainty_score") == "uncertainty":
+            settings["uncertainty_score"] = "distance"
+    if vars(model).get("_rule") is not None and "q" in vars(model._rule):
+        vars(model._rule)["share"] = vars(model._rule).pop("q")
+
+
+def check_trees(model: Any) -> None:
+    """Check every tree in a model: children come after their parents and inside the tree, features inside the table."""
+    for tree, n_features in _iterate_trees(model, math.inf, set()):
+        if hasattr(tree, "nodes"):  # histogram gradient boosting
+            nodes = tree.nodes
+            inner = nodes["is_leaf"] == 0
+            children, features = (nodes["left"][inner], nodes["right"][inner]), nodes["feature_idx"][inner]
+        else:
+            inner = np.asarray(tree.children_left) >= 0
+            children, features = (tree.children_left[inner], tree.children_right[inner]), tree.feature[inner]
+        parents = np.flatnonzero(inner)
+        inside = all(bool(np.all((child > parents) & (child < len(inner)))) for child in children)
+        if not (inside and bool(np.all((features >= 0) & (features < n_features)))):
+            raise InvalidInputError("Expected trees whose nodes lie inside them. Got one that points outside.")
+
+
+def _iterate_trees(part: Any, n_features: float, seen: set[int]) -> Iterator[tuple[Any, float]]:
+    """Yield the trees anywhere in the attributes of a model, each with the number of features that it may use."""
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if hasattr(part, "children_left") or type(part).__name__ == "TreePredictor":
+        yield part, n_features
+        return
+    if isinstance(part, dict):
+        parts: Any = part.values()
+    elif isinstance(part, list | tuple) or (isinstance(part, np.ndarray) and part.dtype == object):
+        parts = part
+    else:
+        parts = vars(part).values() if hasattr(part, "__dict__") and not isinstance(part, type) else ()
+        # Forests pass their rows on as they are; an estimator that holds a pipeline may not.
+        hands_on = any(hasattr(part, name) for name in ("estimators_", "tree_", "_predictors"))
+        n_features = min(n_features, getattr(part, "n_features_in_", math.inf)) if hands_on else math.inf
+    for each in parts:
+        yield from _iterate_trees(each, n_features, seen)
