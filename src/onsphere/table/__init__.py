@@ -1,4 +1,4 @@
-"""From a file with columns to a model with an uncertainty, and back to a file.
+"""Fit models on tables with columns of all kinds, and assess files with them.
 
 >>> import pandas as pd
 >>> from onsphere.table import describe_columns
