@@ -36,6 +36,6 @@ def test_a_row_passes_through_at_most_twelve_files(tmp_path, house_model, houses
     files = list_entered_files(lambda: commands.predict(model, data))
     walk = [str(file) for file in files if file.parts[0] not in ASIDE]
     assert len(walk) <= 12, walk
-    assert len(files) <= 18, files
+    assert len(files) <= 15, files
     assert "table/cells.py" in walk
     assert capfd.readouterr().out.count("\n") == 4
