@@ -1,10 +1,10 @@
-"""Calibration: asked against measured coverage, and how much one calibration set varies from another."""
+"""Draw requested against measured coverage, and how much calibration sets differ from each other."""
 
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import numpy as np
-from example import rows
+from example import make_rows
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import norm
@@ -14,49 +14,49 @@ from style import Look, draw_both
 from onsphere import HCMRegressor
 from onsphere.calibration import conformal_quantile
 
-ASKED = np.linspace(0.5, 0.98, 13)
+REQUESTED = np.linspace(0.5, 0.98, 13)
 SIZES = (50, 200, 1000)
 N_REPEATS = 2000
 
 Floats = NDArray[np.float64]
 
 
-def ratios(n: int = 20_000) -> Floats:
-    """|error| / σ̂ of a fitted forest on rows that it has not seen."""
-    x, y = rows(600)
+def compute_ratios(n: int = 20_000) -> Floats:
+    """Return |error| / σ̂ of a fitted forest on rows that it has not seen."""
+    x, y = make_rows(600)
     forest = ExtraTreesRegressor(100, min_samples_leaf=5)
     model = HCMRegressor(forest, random_state=0).fit(x[:, None], y)
-    new, truth = rows(n, seed=1)
+    new, truth = make_rows(n, seed=1)
     value, sigma = model.predict(new[:, None], return_std=True)
     return np.abs(truth - value) / sigma
 
 
-def plain_and_calibrated(scores: Floats) -> tuple[Floats, Floats]:
-    """Coverage of value ± k·σ̂, with k of a Gaussian, and with k from 500 calibration rows."""
-    held, test = scores[:500], scores[500:]
-    plain = np.array([np.mean(test <= norm.ppf((1 + share) / 2)) for share in ASKED])
-    calibrated = np.array([np.mean(test <= conformal_quantile(held, share)) for share in ASKED])
+def measure_coverage(scores: Floats) -> tuple[Floats, Floats]:
+    """Return the coverage of value ± k·σ̂, with k of a Gaussian and with k from 500 calibration rows."""
+    held_out, test = scores[:500], scores[500:]
+    plain = np.array([np.mean(test <= norm.ppf((1 + share) / 2)) for share in REQUESTED])
+    calibrated = np.array([np.mean(test <= conformal_quantile(held_out, share)) for share in REQUESTED])
     return plain, calibrated
 
 
-def over_sets(scores: Floats, size: int, coverage: float = 0.9) -> Floats:
-    """The coverage that each of many calibration sets of this size leads to."""
+def measure_sets(scores: Floats, size: int, coverage: float = 0.9) -> Floats:
+    """Return the coverage that each of many calibration sets of this size gives."""
     rng = np.random.default_rng(0)
     ranked = np.sort(scores)
-    drawn = rng.choice(scores, (N_REPEATS, size))
-    limits = np.array([conformal_quantile(row, coverage) for row in drawn])
+    sets = rng.choice(scores, (N_REPEATS, size))
+    limits = np.array([conformal_quantile(each, coverage) for each in sets])
     return np.searchsorted(ranked, limits, side="right") / len(ranked)
 
 
 def draw(look: Look, plain: Floats, calibrated: Floats, spread: dict[int, Floats]) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained", width_ratios=(1, 1.4))
     left.plot([0.5, 1], [0.5, 1], color=look.faint, linewidth=1, linestyle=":")
-    left.plot(ASKED, plain, "o-", color=look.warn, linewidth=2, markersize=4, label="± k·σ̂, as for a Gaussian")
-    left.plot(ASKED, calibrated, "o-", color=look.value, linewidth=2, markersize=4, label="calibrated on 500 rows")
-    left.set(xlabel="coverage asked for", ylabel="measured on new rows", aspect="equal")
-    left.set_title("Asked and measured")
+    left.plot(REQUESTED, plain, "o-", color=look.warn, linewidth=2, markersize=4, label="Gaussian ± k·σ̂")
+    left.plot(REQUESTED, calibrated, "o-", color=look.value, linewidth=2, markersize=4, label="calibrated on 500 rows")
+    left.set(xlabel="requested coverage", ylabel="coverage of new rows", aspect="equal")
+    left.set_title("Requested and measured coverage")
     left.legend(loc="lower right", fontsize=9.5)
-    right.set_title("90 % asked for: what single calibration sets give")
+    right.set_title("90 % requested: coverage with single calibration sets")
     bins = np.linspace(0.78, 1.0, 56)
     for (size, shares), colour in zip(spread.items(), (look.warn, look.other, look.value), strict=True):
         right.hist(shares, bins=bins, histtype="stepfilled", color=colour, alpha=0.35, linewidth=0)
@@ -69,7 +69,7 @@ def draw(look: Look, plain: Floats, calibrated: Floats, spread: dict[int, Floats
 
 
 if __name__ == "__main__":
-    known = ratios()
-    both = plain_and_calibrated(known)
-    sets = {size: over_sets(known, size) for size in SIZES}
-    draw_both("calibration", lambda look: draw(look, *both, sets))
+    scores = compute_ratios()
+    both = measure_coverage(scores)
+    spread = {size: measure_sets(scores, size) for size in SIZES}
+    draw_both("calibration", lambda look: draw(look, *both, spread))

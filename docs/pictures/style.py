@@ -1,4 +1,4 @@
-"""One look for all pictures: each is drawn twice, for light and for dark pages."""
+"""Draw every picture in one style, twice: for light and for dark pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of one variant."""
+    """Colours of one variant."""
 
     name: str
     page: str

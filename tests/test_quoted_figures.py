@@ -1,0 +1,153 @@
+"""Check that the figures quoted in the documentation round the committed results."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+NUMBER = re.compile(r"−?(?:\d+(?:\.\d+)?|\.\d+)")
+CODE = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def load_result(name: str) -> Any:
+    benchmark = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return json.loads((benchmark if benchmark.is_file() else DOCS / "results" / f"{name}.json").read_text())
+
+
+def pick(name: str, column: str = "ours", *, scale: float = 1, **where: object) -> list[float]:
+    """Return a column of the rows that match, in the order of the file."""
+    rows = [row for row in load_result(name)["rows"] if all(row[key] == value for key, value in where.items())]
+    assert rows, (name, where)
+    return [scale * row[column] for row in rows]
+
+
+def pick_range(name: str, column: str, **where: Any) -> list[float]:
+    values = pick(name, column, **where)
+    return [min(values), max(values)]
+
+
+def pick_methods(name: str, *methods: str, **where: Any) -> list[float]:
+    return [value for method in methods for value in pick(name, method=method, **where)]
+
+
+def pick_shift(column: str, *methods: str) -> list[float]:
+    return [pick("shift", f"{method} {column}", set="mean")[0] for method in methods]
+
+
+def pick_claim(name: str, start: str, *labels: str, scale: float = 1) -> list[float]:
+    """Return the numbers that follow these labels in the figures of the conclusion that begins like this."""
+    (figures,) = (claim["figures"] for claim in load_result(name)["claims"] if claim["text"].startswith(start))
+    return [scale * float(re.search(rf"{re.escape(label)}(\d+\.?\d*)", figures)[1]) for label in labels]
+
+
+def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
+    """Return, for each page, the words before some figures and the results that these figures must round."""
+    both, shifted = ("HCM", "HCM Lift"), ("HCM, y + 100", "HCM Lift, y + 100")
+    error, seen = "mean |σ̂ − sigma| / mean sigma on [−2, 2]", "mean σ̂ / mean sigma on [−2, 2]"
+    n_best = [pick_claim("uci", f"{name} has the best", "")[0] for name in (*both, "HCM standardised")]
+    depth = ("HCM", "Ensemble", "EDL", "MC Dropout", "HCM Lift")
+    pearson, spearman = (pick_methods("depth", *depth, metric=metric) for metric in ("Pearson", "Spearman"))
+    hcm = {"column": "ratio to softmax", "method": "HCM", "mode": "eager"}
+    mlp = {
+        batch: [pick("inference", network=f"MLP of {n} inputs", batch=batch, **hcm)[0] for n in (400, 100)]
+        for batch in (1, 64)
+    }
+    served = [
+        (f"{model} | {row['connections']} |", [row["requests/s"], row["p99 ms"] / 1000])
+        for row, model in zip(
+            load_result("service_load")["rows"], ("kernel model", "kernel model", "its ONNX graph"), strict=True
+        )
+    ]
+    return {
+        "index.md": [
+            ("| Spearman |", pick("spearman", "spearman")),
+            ("| Winkler, HCM |", pick("winkler", "HCM Winkler")),
+            ("| Winkler, quantile forest |", pick("winkler", "quantile forest Winkler")),
+            (
+                "| ratio (geometric mean",
+                [load_result("winkler")["geometric_mean_of_ratios"], *pick("winkler", "ratio")],
+            ),
+        ],
+        "guide/choose.md": [
+            ("error: network, Lift, u + a |", pick("uci", metric="Spearman", method="HCM Lift")),
+            ("error: ExtraTrees, Lift, u |", pick("uci", metric="Spearman", method="HCM ExtraTrees")),
+            ("deviations): network |", pick("uci", metric="RMSE", method="HCM Lift")),
+            ("deviations): ExtraTrees |", pick("uci", metric="RMSE", method="HCM ExtraTrees")),
+            ("(../benchmarks/spearman.md)) |", pick("spearman", "spearman")),
+            ("(../benchmarks/winkler.md)) |", pick("winkler", "ratio")),
+            ("forest, one output |", pick_range("overhead", "ratio", outputs=1)),
+            ("forest, 25 outputs |", pick_range("overhead", "ratio", outputs=25)),
+            ("ResNet-18, batch of 64 |", pick("inference", network="ResNet-18", batch=64, **hcm)),
+            ("small MLP, batch of 64 |", mlp[64]),
+            ("small MLP, one row |", mlp[1]),
+            ("ensemble of five, for comparison |", pick_range("inference", "ratio to softmax", method="ensemble of 5")),
+            (
+                "50 passes, for comparison |",
+                pick_range("inference", "ratio to softmax", method="MC dropout, 50 passes"),
+            ),
+            ("noise up to 20 |", pick_methods("toy", *both, measure=error, scale=100)),
+            ("100 added to the target |", pick_methods("toy", *shifted, measure=error, scale=100)),
+            ("four kinds of noise |", pick_claim("noise-1d", "σ̂ of Lift", "HCM ", "HCM Lift ")),
+            ("twelve correlations under noise |", n_best[:2]),
+            ("simulated wafers |", pick_methods("industrial", *both, metric="Spearman")),
+            ("an ensemble reaches", pick_methods("industrial", "Ensemble", metric="Spearman")),
+            ("it is best in", n_best[2:]),
+        ],
+        "guide/method.md": [("wafers it was", pick_claim("industrial", "This bound", "is "))],
+        "guide/calibration.md": [
+            ("measures a coverage of", pick_range("winkler", "HCM coverage", scale=100)),
+            ("(../results/uci.md) measures", pick_claim("uci", "90 % intervals of HCM Lift", "", scale=100)),
+            ("at once hold", pick_claim("industrial", "90 % boxes of HCM Lift", "", scale=100)),
+        ],
+        "guide/faq.md": [
+            ("one output saw", pick_methods("toy", *shifted, measure=seen, scale=100)),
+            ("shifted: AUROC", pick_shift("AUROC", "ensemble", "HCM")),
+            ("with strong noise,", pick_shift("AUROC (variance 5)", "ensemble", "HCM")),
+            ("better (Spearman", pick_shift("Spearman", "HCM", "ensemble")),
+            ("errors best (Spearman", pick_methods("industrial", "Ensemble", "HCM Lift", metric="Spearman")),
+            ("anomalies best (AUROC", pick_claim("industrial", "HCM Lift tells", "Ensemble ", "HCM Lift ")),
+            ("its RMSE is", pick_shift("RMSE", "ensemble", "HCM")),
+        ],
+        "guide/service.md": served,
+        "quickstart/text.md": [
+            (f"| {name} |", pick_methods("text", "MSP", "HCM", "FrozenHead", "KNN", metric="AUROC", set=name.lower()))
+            for name in ("Yelp", "IMDB", "Emotion", "DBPedia")
+        ],
+        "quickstart/depth.md": [("Spearman is", spearman)],
+        "results/index.md": [
+            ("(AUROC", pick_methods("industrial", *both, metric="real spectra: AUROC of seen against unseen")),
+            ("less than half as large:", pick_claim("noise-1d", "σ̂ of Lift", "HCM Lift ", "HCM ")),
+            ("best of four methods in", n_best[1:2]),
+            ("is best in", n_best[:1]),
+            ("also allows, in", n_best[2:]),
+            ("U-Net, Pearson is", pearson[:4]),
+            ("Spearman is", spearman[:4]),
+            ("rank the pictures (", [pearson[4], spearman[4]]),
+        ],
+    }
+
+
+FIGURES = collect_figures()
+# Figures that are not results: a bound in advice, a standard error, and figures of a run in the git history.
+NOT_RESULTS = {"guide/faq.md": [".3"], "results/index.md": [".08", ".08", "−.03"]}
+
+
+@pytest.mark.parametrize("page", FIGURES)
+def test_figures_round_the_committed_results(page):
+    text = " ".join(CODE.sub("", (DOCS / page).read_text()).split())
+    for words, values in FIGURES[page]:
+        assert text.count(words) == 1, words
+        start = text.index(words)
+        found = list(islice(NUMBER.finditer(text, start + len(words)), len(values)))
+        for match, value in zip(found, values, strict=True):
+            n_digits = len(match[0].partition(".")[2])
+            assert float(match[0].replace("−", "-")) == round(value, n_digits), f"{words} {match[0]}: {value}"
+        text = text[:start] + text[found[-1].end() :]
+    assert re.findall(r"(?<![\w.])−?\.\d+", text) == NOT_RESULTS.get(page, [])
