@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsphere.torch import features, resnet20
+from onsphere.torch import features
 from reproduction.data import IMAGE_SETS, data_folder, load_cifar10, load_image_set, normalize_images
-from reproduction.networks import resnet56
+from reproduction.networks import resnet20, resnet56
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"
 NETWORKS = {"ResNet-20": resnet20, "ResNet-56": resnet56}

@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsphere import FrozenHead
-from onsphere.torch import features, resnet20
+from onsphere.torch import features
 from reproduction.data import data_folder
+from reproduction.networks import resnet20
 
 
 def load_network() -> torch.nn.Module:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsphere.torch import HCMLoss, ResNet, attach, dirichlet_mix, mixup, resnet20
+from onsphere.torch import HCMLoss, attach, dirichlet_mix, mixup
 from reproduction.data import normalize_images
 from reproduction.data.files import broken_file_error, require_file
-from reproduction.networks import resnet18
+from reproduction.networks import ResNet, resnet18, resnet20
 
 __all__ = ["NETWORKS", "Learner", "SquaredError", "Tail", "crop_and_flip", "draw_epoch", "make_learners"]
 
@@ -113,7 +113,7 @@ def load_weights(network: ResNet, path: Path) -> None:
 
     what = (
         "the weights of a network for CIFAR-10 as a state dict in safetensors format, named as in "
-        "onsphere.torch.ResNet (conv1.weight, bn1.weight, layer1.0.conv1.weight, ..., linear.bias)"
+        "reproduction.networks.ResNet (conv1.weight, bn1.weight, layer1.0.conv1.weight, ..., linear.bias)"
     )
     advice = "Put them there, or use preset='paper', which trains from scratch."
     require_file(path, f"It holds {what}. {advice}")

@@ -20,10 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from onsphere.baselines import FDBD, KNN, NCI, Detector, Mahalanobis, ViM, odin
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
-from onsphere.torch import ResNet, attach
+from onsphere.torch import attach
 from reproduction.arguments import Floats
 from reproduction.experiment import Claim, OnProgress, make_row
-from reproduction.networks import fork_seed, resnet18
+from reproduction.networks import ResNet, fork_seed, resnet18
 
 __all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from onsphere import InvalidInputError, InvalidTypeError, Lift
-from onsphere.torch import HCMLoss, SphericalHead, attach, resnet20
+from onsphere.torch import MLP, HCMLoss, SphericalHead, attach
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -81,8 +81,8 @@ def test_the_last_linear_layer_is_found_replaced_and_put_back(shape):
 
 
 def test_the_networks_of_the_package():
-    model = resnet20().eval()
-    x, original = torch.rand(2, 3, 32, 32), model.linear
+    model = MLP(4, 10).eval()
+    x, original = torch.rand(2, 4), model.linear
     before = model(x)
     attached = attach(model, 10, embedding="onehot").eval()
     assert attached(x).direction.shape == (2, 10)

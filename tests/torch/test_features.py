@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from onsphere import InvalidInputError, InvalidTypeError
 from onsphere.models.frozen import FrozenHead
 from onsphere.torch.features import feature_batches, features
-from onsphere.torch.networks import MLP, ResNet
+from onsphere.torch.networks import MLP
 
 
 class Plain(nn.Module):
@@ -84,12 +84,27 @@ def test_the_last_layer_is_the_one_that_runs_last(loader):
     np.testing.assert_allclose(X, network.body(loader.dataset.tensors[0]).detach(), atol=1e-6)
 
 
+class WithFeatures(nn.Module):
+    """A network with a method `features`, as many for images have."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.stage = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, stride=2)
+        self.linear = nn.Linear(8, 3)
+
+    def features(self, x):
+        return torch.relu(self.stage(torch.relu(self.stem(x)))).mean(dim=(2, 3))
+
+    def forward(self, x):
+        return self.linear(self.features(x))
+
+
 def test_a_features_method_comes_first_and_maps_are_averaged():
-    network, images = ResNet((1, 1), (4, 8), n_classes=3), torch.rand(5, 3, 16, 16)
+    network, images = WithFeatures(), torch.rand(5, 3, 16, 16)
     X, _ = features(network, [(images, torch.arange(5))])
     network.eval()
     np.testing.assert_allclose(X, network.features(images).detach().numpy(), atol=1e-6)
-    early, _ = features(network, [(images, torch.arange(5))], layer="layer1")
+    early, _ = features(network, [(images, torch.arange(5))], layer="stem")
     assert early.shape == (5, 4)
     mlp = MLP(6, 2, hidden_sizes=(7,))
     assert features(mlp, [(torch.rand(4, 6), torch.rand(4))])[0].shape == (4, 7)

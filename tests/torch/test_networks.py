@@ -4,25 +4,19 @@ import pytest
 import torch
 
 from onsphere import InvalidInputError
-from onsphere.torch import MLP, ResNet, UNet, resnet20
+from onsphere.torch import MLP, UNet
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
-
-
-def test_resnet20_has_the_known_number_of_parameters():
-    assert sum(parameter.numel() for parameter in resnet20().parameters()) == 269_722
 
 
 @pytest.mark.parametrize(
     ("network", "shape", "out"),
     [
         (MLP(8, 2, hidden_sizes=(20, 10)), (5, 8), (5, 2)),
-        (resnet20(), (2, 3, 32, 32), (2, 10)),
-        (ResNet((2, 1), (4, 8), n_classes=3), (2, 3, 32, 32), (2, 3)),
         (UNet(width=2), (2, 3, 64, 64), (2, 1, 64, 64)),
         (UNet(1, 2, width=2), (1, 1, 32, 48), (1, 2, 32, 48)),
     ],
-    ids=["mlp", "resnet20", "projected", "unet", "unet-wide"],
+    ids=["mlp", "unet", "unet-wide"],
 )
 def test_features_are_the_inputs_of_the_last_layer(network, shape, out):
     network.eval()
@@ -47,14 +41,6 @@ def test_an_mlp_drops_activations_in_training_only():
     assert torch.equal(network.eval()(x), network(x))
 
 
-def test_a_padded_shortcut_keeps_every_second_pixel():
-    block = ResNet((1, 1), (4, 8), shortcut="padded").layer2[0]
-    x = torch.rand(1, 4, 6, 6)
-    short = block.shortcut(x)
-    assert torch.equal(short[:, 2:6], x[:, :, ::2, ::2])
-    assert not short[:, [0, 1, 6, 7]].any()
-
-
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
@@ -71,9 +57,6 @@ def test_a_padded_shortcut_keeps_every_second_pixel():
         (lambda: MLP(0, 1), "'in_features' parameter of MLP"),
         (lambda: MLP(2, 0), "'out_features' parameter of MLP"),
         (lambda: MLP(2, 1, negative_slope="a"), "'negative_slope' parameter of MLP"),
-        (lambda: ResNet((1,), (4,), shortcut="B"), "'shortcut' parameter of ResNet"),
-        (lambda: ResNet((1, 1), (4,)), "'widths' parameter of ResNet must be as many ints"),
-        (lambda: ResNet((), ()), "'widths' parameter of ResNet"),
         (lambda: UNet(width=0), "'width' parameter of UNet"),
         (lambda: UNet(width=2)(torch.zeros(1, 3, 64, 60)), r"multiples of 16. Got \(64, 60\)"),
     ],

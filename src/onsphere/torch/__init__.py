@@ -24,7 +24,7 @@ from onsphere.torch.frozen_module import to_torch
 from onsphere.torch.head import SphericalHead, SphericalOutput
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.mixing import MixingCollate, dirichlet_mix, mixup
-from onsphere.torch.networks import MLP, ResNet, UNet, resnet20
+from onsphere.torch.networks import MLP, UNet
 
 if TYPE_CHECKING:
     from onsphere.torch.regressor import TorchRegressor
@@ -35,7 +35,6 @@ __all__ = [
     "DenseHead",
     "HCMLoss",
     "MixingCollate",
-    "ResNet",
     "SphericalHead",
     "SphericalOutput",
     "TorchRegressor",
@@ -45,7 +44,6 @@ __all__ = [
     "feature_batches",
     "features",
     "mixup",
-    "resnet20",
     "to_torch",
 ]
 

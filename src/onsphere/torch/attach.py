@@ -145,13 +145,13 @@ def attach(
     Examples
     --------
     >>> import torch
-    >>> from onsphere.torch import attach, resnet20
-    >>> model = attach(resnet20(), 10, embedding="onehot")
+    >>> from onsphere.torch import MLP, attach
+    >>> model = attach(MLP(4, 10), 10, embedding="onehot")
     >>> model.layer
     'linear'
-    >>> model(torch.zeros(2, 3, 32, 32)).direction.shape
+    >>> model(torch.zeros(2, 4)).direction.shape
     torch.Size([2, 10])
-    >>> model.undo()(torch.zeros(2, 3, 32, 32)).shape
+    >>> model.undo()(torch.zeros(2, 4)).shape
     torch.Size([2, 10])
     """
     if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
