@@ -11,9 +11,9 @@ from _record import record
 from rich.progress import track
 
 from onsphere import FrozenHead
-from onsphere.baselines import FDBD, KNN, MSP, NCI, ODIN, Energy, Entropy, Gini, Mahalanobis, ViM
+from onsphere.baselines import KNN, MSP, Energy, Entropy, Gini, Mahalanobis
 from onsphere.metrics import auroc, fpr_at_tpr
-from reproduction.baselines import HUQ, NUQ, RAU
+from reproduction.baselines import FDBD, HUQ, NCI, NUQ, ODIN, RAU, ViM
 
 NETWORK = "ResNet-20"
 DETECTORS = {

@@ -1,10 +1,11 @@
-"""Check the few arguments that people give to the data readers and to `reproduce`.
+"""Check the few arguments that people give to the data readers, to the baselines and to `reproduce`.
 
 A message says what was expected, what came and what to do next.
 """
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,6 +22,7 @@ __all__ = [
     "argument_error",
     "check_count",
     "check_option",
+    "check_positive",
     "import_package",
     "make_random_state",
 ]
@@ -43,6 +45,13 @@ def check_count(function: str, name: str, value: object) -> None:
     """Raise unless the value is a whole number above 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise argument_error(function, name, "an int in [1, inf)", value)
+
+
+def check_positive(function: str, name: str, value: object, *, or_zero: bool = False) -> None:
+    """Raise unless the value is a finite number above 0, or 0 where that is allowed."""
+    number = float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else math.nan
+    if not (0 < number < math.inf or (or_zero and number == 0)):
+        raise argument_error(function, name, f"a float in {'[' if or_zero else '('}0, inf)", value)
 
 
 def make_random_state(function: str, random_state: Any) -> np.random.RandomState:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from onsphere import FrozenHead, SphericalOutput
-from onsphere.baselines import MSP, ODIN, Detector, Energy, gini
+from onsphere.baselines import MSP, Detector, Energy, gini
 from onsphere.metrics import accuracy, auroc, fpr_at_tpr
 from onsphere.plots import GREY, LEGEND, PALETTE
 from onsphere.sphere import scores
 from reproduction.arguments import Floats
+from reproduction.baselines import ODIN
 from reproduction.cifar10_learners import Learner, Tail, draw_epoch, make_learners
 from reproduction.cifar10_published import PAPER, PAPER_GROUPS, TABLES
 from reproduction.data import load_cifar10, load_image_set, normalize_images

@@ -18,10 +18,11 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from onsphere.baselines import FDBD, KNN, NCI, Detector, Mahalanobis, ViM, odin
+from onsphere.baselines import KNN, Detector, Mahalanobis
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
 from onsphere.torch import attach
 from reproduction.arguments import Floats
+from reproduction.baselines import FDBD, NCI, ViM, odin
 from reproduction.experiment import Claim, OnProgress, make_row
 from reproduction.networks import ResNet, fork_seed, resnet18
 

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reproduction.arguments import Floats, argument_error, check_count, check_option, make_random_state
+from reproduction.arguments import Floats, argument_error, check_count, check_option, check_positive, make_random_state
 from reproduction.data.materials import silica_index, silicon_index, silicon_nitride_index
 from reproduction.data.optics import angles_from_ncs, ellipsometric_ncs, maxwell_garnett, stack_reflection
 
@@ -195,8 +195,7 @@ def make_wafers(
     """
     check_count("make_wafers", "n_samples", n_samples)
     check_option("make_wafers", "kind", kind, WAFER_KINDS)
-    if not 0 <= noise < np.inf:
-        raise argument_error("make_wafers", "noise", "a float in [0, inf)", noise)
+    check_positive("make_wafers", "noise", noise, or_zero=True)
     random = make_random_state("make_wafers", random_state)
     severity = np.linspace(0.0, 1.0, n_samples) if kind == "drift" else np.zeros(n_samples)
     settings = _draw_settings(random, n_samples, kind)

@@ -7,10 +7,8 @@ from sklearn.datasets import load_iris
 
 from onsphere import FrozenHead, HCMClassifier, HCMRegressor, compare
 from onsphere.baselines import (
-    FDBD,
     KNN,
     MSP,
-    NCI,
     DeepEnsemble,
     Energy,
     EnsembleClassifier,
@@ -24,7 +22,6 @@ from onsphere.baselines import (
     MixtureDensity,
     PostHoc,
     SoftmaxNetwork,
-    ViM,
 )
 from onsphere.torch import TorchRegressor
 
@@ -46,9 +43,6 @@ CLASSES = {
     "frozen": FrozenHead(n_landmarks=50),
     "knn": KNN(k=10),
     "mahalanobis": Mahalanobis(),
-    "vim": ViM(),
-    "fdbd": FDBD(),
-    "nci": NCI(),
     "msp": MSP(),
     "energy": Energy(),
     "gini": Gini(),

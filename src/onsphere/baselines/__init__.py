@@ -21,21 +21,16 @@ from onsphere.baselines.detector import Detector
 from onsphere.baselines.distance import KNN, Mahalanobis, knn, mahalanobis
 from onsphere.baselines.posthoc import LastLayer, PostHoc
 from onsphere.baselines.softmax import MSP, Energy, Entropy, Gini, energy, entropy, gini, msp
-from onsphere.baselines.subspace import FDBD, NCI, ViM, fdbd, last_layer, nci, vim
 
 if TYPE_CHECKING:
     from onsphere.baselines.dropout import MCDropout, MCDropoutClassifier
     from onsphere.baselines.ensemble import DeepEnsemble, EnsembleClassifier
     from onsphere.baselines.evidential import Evidential, EvidentialLoss
-    from onsphere.baselines.gradient import ODIN, odin
     from onsphere.baselines.likelihood import GaussianLoss, GaussianNLL, MixtureDensity, SoftmaxNetwork
 
 __all__ = [
-    "FDBD",
     "KNN",
     "MSP",
-    "NCI",
-    "ODIN",
     "DeepEnsemble",
     "Detector",
     "Energy",
@@ -53,18 +48,12 @@ __all__ = [
     "MixtureDensity",
     "PostHoc",
     "SoftmaxNetwork",
-    "ViM",
     "energy",
     "entropy",
-    "fdbd",
     "gini",
     "knn",
-    "last_layer",
     "mahalanobis",
     "msp",
-    "nci",
-    "odin",
-    "vim",
 ]
 
 # The files that import torch, by the names in them; each is imported when one of its names is first used.
@@ -78,9 +67,7 @@ _NEEDS_TORCH = {
     "MCDropout": "dropout",
     "MCDropoutClassifier": "dropout",
     "MixtureDensity": "likelihood",
-    "ODIN": "gradient",
     "SoftmaxNetwork": "likelihood",
-    "odin": "gradient",
 }
 
 

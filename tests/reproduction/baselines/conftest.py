@@ -5,13 +5,19 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def make_rows():
+def layer():
+    """Return weights and bias of a last layer."""
+    rng = np.random.default_rng(5)
+    return rng.normal(size=(4, 7)), rng.normal(size=4) + 2.0
+
+
+@pytest.fixture(scope="session")
+def make_rows(layer):
     """Return a maker of features that vary more in some directions than in others, logits, and labels of four classes.
 
     Labels are not always what the logits predict.
     """
-    rng = np.random.default_rng(5)
-    weight, bias = rng.normal(size=(4, 7)), rng.normal(size=4) + 2.0
+    weight, bias = layer
 
     def make(n, seed):
         rng = np.random.default_rng(seed)

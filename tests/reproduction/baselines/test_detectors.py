@@ -1,4 +1,4 @@
-"""What NUQ, HUQ and RAU share with all detectors, and what their theory says stays the same."""
+"""What the paper's detectors share with all others, and what their theory says stays the same."""
 
 import pickle
 
@@ -10,20 +10,23 @@ from sklearn.datasets import load_iris
 
 from onsphere import compare
 from onsphere.baselines import KNN, Entropy
-from reproduction.baselines import HUQ, NUQ, RAU
+from reproduction.baselines import FDBD, HUQ, NCI, NUQ, RAU, ViM
 
-ALL = [NUQ(), HUQ(KNN(k=10), Entropy()), RAU(n_steps=20, random_state=0)]
+ALL = [NUQ(), HUQ(KNN(k=10), Entropy()), RAU(n_steps=20, random_state=0), ViM(), FDBD(), NCI()]
 
 
 def name_detector(detector):
     return type(detector).__name__
 
 
+every_detector = pytest.mark.parametrize("detector", ALL, ids=name_detector)
+
+
 def parametrize(*kinds):
     return pytest.mark.parametrize("detector", [each for each in ALL if isinstance(each, kinds)], ids=name_detector)
 
 
-@parametrize(NUQ, HUQ, RAU)
+@every_detector
 def test_a_score_is_finite_and_does_not_depend_on_other_rows(detector, train, rows):
     model = clone(detector).fit(*train)
     scores = model.score(*rows[:2])
@@ -35,7 +38,7 @@ def test_a_score_is_finite_and_does_not_depend_on_other_rows(detector, train, ro
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).score(*rows[:2]), scores)
 
 
-@parametrize(NUQ, HUQ, RAU)
+@every_detector
 @pytest.mark.parametrize("size", [1e6, 1e-6, 1e150])
 def test_training_rows_of_extreme_size(detector, train, rows, size):
     model = clone(detector).fit(size * train[0], size * train[1], train[2])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
+from sklearn.utils import check_array, check_consistent_length
 
-from onsphere._internal.validation import Floats, check_number
-from onsphere.baselines.detector import Detector, Indices, check_features_and_logits
-from onsphere.errors import InvalidInputError
+from onsphere import InvalidInputError
+from onsphere.baselines import Detector
+from reproduction.arguments import Floats, argument_error, check_positive
 
-__all__ = ["FDBD", "NCI", "ViM", "fdbd", "last_layer", "nci", "vim"]
+__all__ = ["FDBD", "NCI", "ViM", "fdbd", "nci", "recover_last_layer", "vim"]
 
 # Half precision leaves residuals of a thousandth of the spread of the logits; a layer that is not linear, far more.
 _LARGEST_RESIDUAL = 0.01
@@ -24,7 +27,7 @@ _LEAST_VARIATION = 1e-6
 _LEAST_RESIDUAL = 1e-9
 
 
-def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
+def recover_last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
     """Return the weights and the bias of the layer between features and logits, found by least squares.
 
     A feature that never varies gets weight 0, because nothing is known about it.
@@ -44,11 +47,11 @@ def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
     --------
     >>> import numpy as np
     >>> features = np.random.default_rng(0).normal(size=(20, 3))
-    >>> weight, bias = last_layer(features, features @ [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]] + [7.0, 8.0])
+    >>> weight, bias = recover_last_layer(features, features @ [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]] + [7.0, 8.0])
     >>> weight.round(6).tolist(), bias.round(6).tolist()
     ([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [7.0, 8.0])
     """
-    features, logits = check_features_and_logits("last_layer", features, logits)
+    features, logits = _check_tables("recover_last_layer", features, logits)
     if len(features) <= features.shape[1]:
         raise InvalidInputError(
             f"The last layer can be recovered only from more rows than features. Got {len(features)} rows of "
@@ -68,6 +71,16 @@ def last_layer(features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
         )
     weight = (solution / scale[:, None]).T
     return weight, middle - weight @ center
+
+
+def _check_tables(function: str, features: ArrayLike, logits: ArrayLike) -> tuple[Floats, Floats]:
+    """Return two tables of finite numbers, with as many rows each."""
+    try:
+        tables = [check_array(np.asarray(table, dtype=np.float64)) for table in (features, logits)]
+        check_consistent_length(*tables)
+    except ValueError as error:
+        raise InvalidInputError(f"The features and logits of {function}: {error}") from error
+    return tables[0], tables[1]
 
 
 def vim(features: ArrayLike, logits: ArrayLike, origin: Floats, residual_space: Floats, alpha: float) -> Floats:
@@ -91,7 +104,7 @@ def vim(features: ArrayLike, logits: ArrayLike, origin: Floats, residual_space: 
     >>> vim([[3.0, 4.0]], [[0.0, 0.0]], np.zeros(2), np.array([[0.0], [1.0]]), 2.0).round(3)
     array([7.307])
     """
-    features, logits = check_features_and_logits("vim", features, logits)
+    features, logits = _check_tables("vim", features, logits)
     virtual = alpha * np.linalg.norm((features - origin) @ residual_space, axis=1)
     return virtual - np.asarray(logsumexp(logits, axis=1))
 
@@ -141,13 +154,14 @@ class ViM(Detector):
     def __init__(self, *, n_principal: int | None = None) -> None:
         self.n_principal = n_principal
 
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
+    def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
         n_features = features.shape[1]
         if n_features < 2:
             raise InvalidInputError("ViM needs at least two features, to split them into two spaces. Got one.")
         n_principal = _choose_n_principal(n_features) if self.n_principal is None else self.n_principal
-        check_number(self, "n_principal", n_principal, above=0, below=n_features, whole=True)
-        weight, bias = last_layer(features, logits)
+        if not isinstance(n_principal, numbers.Integral) or not 0 < n_principal < n_features:
+            raise argument_error("ViM", "n_principal", f"an int in (0, {n_features})", n_principal)
+        weight, bias = recover_last_layer(features, logits)
         self.origin_ = -np.linalg.pinv(weight) @ bias
         moved = features - self.origin_
         # In ascending order, so the first vectors span the space outside the principal one.
@@ -199,7 +213,7 @@ def fdbd(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats) -
     >>> fdbd([[3.0, 1.0]], [[3.0, 1.0]], np.eye(2), np.array([3.0, 0.0])).round(3)
     array([-1.414])
     """
-    features, logits = check_features_and_logits("fdbd", features, logits)
+    features, logits = _check_tables("fdbd", features, logits)
     predicted, index = np.unique(logits.argmax(axis=1), return_inverse=True)
     return _fdbd(features, logits, _measure_gaps(weight[predicted], weight)[index], mean)
 
@@ -254,8 +268,8 @@ class FDBD(Detector):
     gaps_: Floats
     mean_: Floats
 
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
-        self.weight_, self.mean_ = last_layer(features, logits)[0], features.mean(axis=0)
+    def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
+        self.weight_, self.mean_ = recover_last_layer(features, logits)[0], features.mean(axis=0)
         self.gaps_ = _measure_gaps(self.weight_, self.weight_)
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
@@ -278,8 +292,8 @@ def nci(features: ArrayLike, logits: ArrayLike, weight: Floats, mean: Floats, *,
     >>> nci([[3.0, 4.0]], [[0.0, 1.0]], np.eye(2), np.zeros(2), alpha=0.1).round(3)
     array([-1.5])
     """
-    check_number("nci", "alpha", alpha, above=0.0, closed="left")
-    features, logits = check_features_and_logits("nci", features, logits)
+    check_positive("nci", "alpha", alpha, or_zero=True)
+    features, logits = _check_tables("nci", features, logits)
     centered = features - mean
     along = np.sum(centered * weight[logits.argmax(axis=1)], axis=1)
     length = np.linalg.norm(centered, axis=1)
@@ -327,9 +341,9 @@ class NCI(Detector):
     def __init__(self, *, alpha: float = 1e-4) -> None:
         self.alpha = alpha
 
-    def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
-        check_number(self, "alpha", self.alpha, above=0.0, closed="left")
-        self.weight_, self.mean_ = last_layer(features, logits)[0], features.mean(axis=0)
+    def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
+        check_positive("NCI", "alpha", self.alpha, or_zero=True)
+        self.weight_, self.mean_ = recover_last_layer(features, logits)[0], features.mean(axis=0)
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
         return nci(features, logits, self.weight_, self.mean_, alpha=self.alpha)

@@ -9,8 +9,8 @@ from sklearn.base import clone
 from torch import nn
 
 from onsphere import InvalidInputError, InvalidTypeError
-from onsphere.baselines import MSP, ODIN, msp, odin
-from onsphere.baselines.detector import Detector
+from onsphere.baselines import MSP, Detector, msp
+from reproduction.baselines import ODIN, odin
 
 
 @pytest.fixture
@@ -178,20 +178,23 @@ def test_networks_that_do_not_give_logits(given, message, inputs):
         (np.full((2, 5), np.nan), "Expected finite inputs for ODIN"),
         (torch.full((2, 5), torch.inf), "Expected finite inputs for ODIN"),
         (np.ma.masked_array(np.zeros((2, 5)), mask=True), "inputs without masked entries"),
-        ([[1.0, 2.0], [3.0]], "The inputs of ODIN: "),
-        ([["a", "b"]], "The inputs of ODIN: "),
+        ([[1.0, 2.0], [3.0]], "inputs for ODIN that torch can read as numbers"),
+        ([["a", "b"]], "inputs for ODIN that torch can read as numbers"),
     ],
 )
 def test_inputs_that_cannot_be_used(network, given, message):
-    with pytest.raises((InvalidInputError, InvalidTypeError), match=message):
+    with pytest.raises(InvalidInputError, match=message):
         ODIN(network).score(given)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "'temperature' parameter of ODIN"),
-        ({"epsilon": -0.1}, "'epsilon' parameter of ODIN"),
+        ({"temperature": 0.0}, r"'temperature' parameter of ODIN must be a float in \(0, inf\). Got 0.0"),
+        ({"temperature": np.inf}, "'temperature' parameter of ODIN"),
+        ({"temperature": "high"}, "'temperature' parameter of ODIN"),
+        ({"epsilon": -0.1}, r"'epsilon' parameter of ODIN must be a float in \[0, inf\). Got -0.1"),
+        ({"epsilon": True}, "'epsilon' parameter of ODIN"),
         ({"batch_size": 0}, "'batch_size' parameter of ODIN"),
     ],
 )

@@ -10,10 +10,9 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from onsphere._internal.validation import Floats, check_number, check_unmasked, wrap_errors
-from onsphere.baselines.softmax import msp
-from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereError
-from onsphere.torch.running import use_eval_mode
+from onsphere import InvalidInputError, InvalidTypeError, OnsphereError
+from onsphere.baselines import msp
+from reproduction.arguments import Floats, check_count, check_positive
 
 __all__ = ["ODIN", "odin"]
 
@@ -120,23 +119,33 @@ class ODIN(BaseEstimator):
         inputs : tensor or array of shape (n, ...)
             Prepared as the network expects them. Each batch is converted to its precision and moved to its device.
         """
-        check_number(self, "temperature", self.temperature, above=0.0)
-        check_number(self, "epsilon", self.epsilon, above=0.0, closed="left")
-        check_number(self, "batch_size", self.batch_size, above=1, closed="left", whole=True)
+        check_positive("ODIN", "temperature", self.temperature)
+        check_positive("ODIN", "epsilon", self.epsilon, or_zero=True)
+        check_count("ODIN", "batch_size", self.batch_size)
         if not isinstance(self.network, nn.Module):  # type: ignore[reportUnnecessaryIsInstance]
             raise InvalidTypeError(f"ODIN needs a torch.nn.Module. Got {type(self.network).__name__}.")
         rows = _as_tensor(inputs)
         first = next(self.network.parameters(), torch.zeros(0))
         settings = {"temperature": self.temperature, "epsilon": self.epsilon}
-        with use_eval_mode(self.network):
+        modes = [(module, module.training) for module in self.network.modules()]
+        self.network.eval()
+        try:
             batches = rows.split(self.batch_size)
             return np.concatenate([odin(self.network, batch.to(first), **settings) for batch in batches])
+        finally:
+            for module, training in modes:
+                module.training = training
 
 
 def _as_tensor(inputs: Any) -> Tensor:
-    check_unmasked("inputs", inputs)
-    with wrap_errors("The inputs of ODIN: "):
+    if np.ma.is_masked(inputs):
+        raise InvalidInputError("Expected inputs without masked entries for ODIN. Got some. Fill or drop them first.")
+    try:
         rows = inputs.detach() if isinstance(inputs, Tensor) else torch.as_tensor(np.asarray(inputs))
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"Expected inputs for ODIN that torch can read as numbers. Got: {error}. Pass a tensor or an array."
+        ) from error
     if rows.ndim < 2 or rows.numel() == 0:
         raise InvalidInputError(
             f"Expected inputs of shape (n, ...) with at least one row for ODIN. Got shape {tuple(rows.shape)}. "
