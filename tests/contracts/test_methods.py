@@ -25,7 +25,7 @@ from onsphere.baselines import (
 )
 from onsphere.torch import TorchRegressor
 
-NETWORK = TorchRegressor(hidden_sizes=(20,), max_epochs=30, learning_rate=1e-2)
+NETWORK = TorchRegressor(hidden_sizes=(20,), max_epochs=20, learning_rate=1e-2)
 DROPPING = clone(NETWORK).set_params(dropout=0.1)
 
 NUMBERS = {

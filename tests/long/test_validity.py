@@ -5,6 +5,7 @@ so the number of test rows covered is Beta-binomial, exactly, where no two score
 """
 
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,12 +34,17 @@ def draw(rng, n, n_outputs):
     return X, signal + (0.1 + np.abs(X[:, :1])) * rng.standard_t(4, size=(n, n_outputs))
 
 
-def assert_beta_binomial(counts, coverage):
-    """The mean of the counts lies where that of as many Beta-binomial draws does."""
+@cache
+def find_bounds(n_counts, coverage):
+    """Return the bounds that the mean of so many Beta-binomial counts leaves once in a thousand runs."""
     rank = int(np.ceil((N_CALIBRATION + 1) * coverage - 1e-9))
     exact = betabinom(N_TEST, rank, N_CALIBRATION + 1 - rank)
-    draws = exact.rvs(size=(20_000, len(counts)), random_state=0).mean(axis=1)
-    low, high = np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2])
+    draws = exact.rvs(size=(20_000, n_counts), random_state=0).mean(axis=1)
+    return np.quantile(draws, [LEVEL / 2, 1 - LEVEL / 2])
+
+
+def assert_beta_binomial(counts, coverage):
+    low, high = find_bounds(len(counts), coverage)
     assert low <= np.mean(counts) <= high
 
 
@@ -52,10 +58,11 @@ def test_intervals_boxes_and_balls_cover_as_promised(n_outputs, backbone):
     for _ in range(REPETITIONS):
         model.calibrate(*draw(rng, N_CALIBRATION, n_outputs))
         X, Y = draw(rng, N_TEST, n_outputs)
+        value = model.predict(X)
         for coverage in COVERAGES:
             box = model.predict_interval(X, coverage=coverage)
             in_box[coverage].append(N_TEST * interval_coverage(Y, box[..., 0], box[..., 1]))
-            value, radius = model.predict(X), model.predict_radius(X, coverage=coverage)
+            radius = model.predict_radius(X, coverage=coverage)
             in_ball[coverage].append(np.sum(np.linalg.norm((Y - value) / spread, axis=1) <= radius))
             each = model.predict_interval(X, coverage=coverage, simultaneous=False)
             alone[coverage].append(np.sum((Y[:, 0] >= each[:, 0, 0]) & (Y[:, 0] <= each[:, 0, 1])))
@@ -72,7 +79,7 @@ def overlapping_classes(rng, n):
 def test_class_sets_cover_as_promised():
     """Ten overlapping classes, so that even a coverage of .5 needs more than the most likely one."""
     rng = np.random.default_rng(0)
-    backbone = RandomForestRegressor(n_estimators=50, min_samples_leaf=30, random_state=0)
+    backbone = RandomForestRegressor(n_estimators=25, min_samples_leaf=30, random_state=0)
     model = HCMClassifier(backbone).fit(*overlapping_classes(rng, 3000))
     covered = {coverage: [] for coverage in COVERAGES}
     for _ in range(REPETITIONS):
@@ -100,14 +107,21 @@ def test_cross_calibration_covers_nearly_as_promised():
     assert np.mean(covered) == pytest.approx(0.9, abs=0.05)
 
 
-@pytest.mark.parametrize(("max_error", "delta"), [(0.1, 0.1), (0.13, 0.05)])
-def test_the_error_rate_of_accepted_rows_is_kept(max_error, delta):
+@pytest.fixture(scope="module")
+def forest():
+    """Return a model, and for each of many rows whether it is off by more than 2 and how uncertain it is."""
     rng = np.random.default_rng(0)
     backbone = RandomForestRegressor(n_estimators=20, min_samples_leaf=10, random_state=0)
     model = HCMRegressor(backbone).fit(*draw(rng, 8000, 1))
     X, Y = draw(rng, 50_000, 1)
-    wrong = np.abs(model.predict(X) - Y)[:, 0] > 2.0
-    uncertainty = model.predict_uncertainty(X)
+    result = model.assess(X)
+    return model, np.abs(result.value - Y)[:, 0] > 2.0, result.uncertainty
+
+
+@pytest.mark.parametrize(("max_error", "delta"), [(0.1, 0.1), (0.13, 0.05)])
+def test_the_error_rate_of_accepted_rows_is_kept(max_error, delta, forest):
+    rng = np.random.default_rng(1)
+    model, wrong, uncertainty = forest
     rule = MaxErrorRate(max_error, delta, tolerance=2.0)
     broken, accepted = [], []
     for _ in range(REPETITIONS):
@@ -122,18 +136,18 @@ def test_the_error_rate_of_accepted_rows_is_kept(max_error, delta):
 def test_the_error_rate_is_kept_at_the_edge():
     """Every threshold has a risk just above the limit, so each that is accepted is a broken promise.
 
-    Without the division of delta by the number of thresholds about a third of the 2,000 repetitions would break it.
+    Without the division of delta by the number of thresholds about a third of the repetitions would break it.
     """
     rng = np.random.default_rng(0)
-    delta, broken = 0.1, 0
-    for _ in range(2000):
+    delta, broken, repetitions = 0.1, 0, 8 * REPETITIONS
+    for _ in range(repetitions):
         calibration = Calibration(rng.uniform(size=400), (rng.uniform(size=400) < 0.201).astype(float))
         try:
             MaxErrorRate(0.2, delta, tolerance=0.5).threshold(calibration)
             broken += 1
         except InvalidInputError:
             pass
-    assert broken <= binom.ppf(1 - LEVEL, 2000, delta)
+    assert broken <= binom.ppf(1 - LEVEL, repetitions, delta)
 
 
 @pytest.mark.parametrize(("rate", "delta"), [(0.05, 0.1), (0.1, 0.05)])

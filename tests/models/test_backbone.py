@@ -59,11 +59,11 @@ BACKBONES = [
     small_forest(),
     Ridge(),
     KNeighborsRegressor(),
-    HistGradientBoostingRegressor(max_iter=10),
-    LGBMRegressor(n_estimators=10, verbose=-1),
-    XGBRegressor(n_estimators=10),
+    HistGradientBoostingRegressor(max_iter=5, learning_rate=0.3),
+    LGBMRegressor(n_estimators=10, n_jobs=1, verbose=-1),
+    XGBRegressor(n_estimators=10, n_jobs=1),
     make_pipeline(StandardScaler(), Ridge()),
-    make_pipeline(StandardScaler(), HistGradientBoostingRegressor(max_iter=10)),
+    make_pipeline(StandardScaler(), HistGradientBoostingRegressor(max_iter=5, learning_rate=0.3)),
 ]
 
 
@@ -208,7 +208,8 @@ def test_a_bad_seed_is_rejected(random_state):
 
 def test_a_numpy_seed_is_accepted(diabetes):
     X, y = diabetes
-    first, second = (HCMRegressor(random_state=seed).fit(X, y).predict(X) for seed in (3, np.int64(3)))
+    trees = ExtraTreesRegressor(n_estimators=5)
+    first, second = (HCMRegressor(trees, random_state=seed).fit(X, y).predict(X) for seed in (3, np.int64(3)))
     np.testing.assert_array_equal(first, second)
 
 

@@ -89,9 +89,9 @@ def test_fit_can_hold_rows_out_for_calibration(calibration, diabetes, digits):
     assert 0.75 < interval_coverage(y[320:], *model.predict_interval(X[320:]).T) < 1
     X, y = digits
     names = np.array([f"digit {label}" for label in y])
-    model = HCMClassifier(forest(), calibration=calibration, random_state=0).fit(X[:900], names[:900])
-    sets = model.predict_set(X[900:], coverage=0.9)
-    right = sets[np.arange(len(sets)), np.searchsorted(model.classes_, names[900:])]
+    model = HCMClassifier(forest(), calibration=calibration, random_state=0).fit(X[:500], names[:500])
+    sets = model.predict_set(X[500:], coverage=0.9)
+    right = sets[np.arange(len(sets)), np.searchsorted(model.classes_, names[500:])]
     assert right.mean() > 0.85
 
 
@@ -309,7 +309,7 @@ def test_an_output_that_was_constant_only_in_training_has_no_interval(diabetes):
 def test_targets_on_the_edge_stay_inside():
     """A row like the nine calibration rows, all alike, lies on the edge of its interval and counts as inside."""
     rng = np.random.default_rng(0)
-    for _ in range(50):
+    for _ in range(25):
         X = rng.normal(size=(60, 1))
         model = HCMRegressor(Ridge()).fit(X, X[:, 0] + rng.normal(size=60))
         with warnings.catch_warnings():
@@ -407,7 +407,7 @@ def test_an_unknown_calibration_is_rejected(calibration):
 @pytest.mark.parametrize("calibration", ["split", "cv"])
 def test_an_error_says_why_rows_cannot_be_held_out(calibration, diabetes):
     X, y = diabetes
-    model = HCMRegressor(forest(), calibration=calibration)
+    model = HCMRegressor(Ridge(), calibration=calibration)
     with pytest.raises(InvalidInputError, match="target y is None"):
         model.fit(X, None)
     with pytest.raises(InvalidInputError, match="inconsistent numbers of samples"):

@@ -17,10 +17,16 @@ def small_forest(**options):
 ONE = np.ones((4, 2))
 
 
-@pytest.mark.parametrize("score", ["violation", "signed", "gini", "reference"])
-def test_scores_of_the_classifier_prefer_right_answers(score):
+@pytest.fixture(scope="module")
+def fitted():
     X, y = load_digits(return_X_y=True)
-    model = HCMClassifier(small_forest(), uncertainty_score=score).fit(X[:1000], y[:1000])
+    return HCMClassifier(small_forest()).fit(X[:1000], y[:1000])
+
+
+@pytest.mark.parametrize("score", ["violation", "signed", "gini", "reference"])
+def test_scores_of_the_classifier_prefer_right_predictions(score, fitted):
+    X, y = load_digits(return_X_y=True)
+    model = fitted.set_params(uncertainty_score=score)
     result = model.assess(X[1000:])
     wrong = result.value != y[1000:]
     assert wrong.mean() < 0.12
