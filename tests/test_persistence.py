@@ -41,6 +41,7 @@ from onsphere import (
     load,
     persistence,
 )
+from onsphere._internal.saved_models import rename_settings
 from onsphere.persistence import FORMAT, read_manifest
 from onsphere.torch import TorchRegressor
 
@@ -419,6 +420,13 @@ def test_settings_of_version_0_1_have_their_new_names(name, score):
     model = load_format_1(name)
     assert model.uncertainty_score == model._calibrated_with["uncertainty_score"] == score
     assert not hasattr(model, "_measured_with")
+
+
+def test_settings_of_an_uncalibrated_model_of_version_0_1_are_renamed():
+    model = HCMRegressor(trees, uncertainty_score="uncertainty")
+    rename_settings(model)
+    assert model.uncertainty_score == "distance"
+    assert not hasattr(model, "_calibrated_with")
 
 
 @pytest.mark.parametrize("name", ["two-outputs", "frozen-numbers", "frozen-classes"])

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onsphere import InvalidInputError
-from onsphere.calibration import (
-    conformal_quantile,
-    set_scores,
-)
+from onsphere.calibration import conformal_quantile, find_coverage_range, set_scores
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-10, 10)), st.floats(0.05, 0.95))
@@ -44,3 +41,9 @@ def test_a_coverage_outside_its_range_is_rejected(coverage):
 def test_set_scores_by_hand():
     probabilities = np.array([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25]])
     np.testing.assert_allclose(set_scores(probabilities), [[0, 0.8, 0.5], [1, 0, 1], [0.5, 0, 0.5]])
+
+
+def test_the_range_of_many_rows_is_that_of_a_gaussian_and_agrees_with_the_exact_one():
+    exact = find_coverage_range(10_000, 500, 0.9, level=0.05)
+    gaussian = find_coverage_range(10_001, 500, 0.9, level=0.05)
+    np.testing.assert_allclose(gaussian, exact, atol=0.002)

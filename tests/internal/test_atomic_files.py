@@ -118,3 +118,9 @@ with write_atomically({str(tmp_path / "a.txt")!r}) as part:
     assert done.returncode == 1
     assert "Expected to write" in done.stderr
     assert read_files(tmp_path) == {"a.txt": "old"}
+
+
+def test_missing_folders_are_made_if_that_is_wanted(tmp_path):
+    with write_atomically(tmp_path / "new/folder/a.txt", folders=True) as part:
+        part.write_text("new")
+    assert read_files(tmp_path / "new/folder") == {"a.txt": "new"}
