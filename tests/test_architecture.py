@@ -52,7 +52,7 @@ HEAVY = {
 TORCH_ROOMS = {"torch", "baselines"}
 USES_TORCH = {"export/backbone_graphs.py"}
 # The same job for scikit-learn and for torch.
-SAME_NAME = {"head.py", "regressor.py"}
+SAME_NAME = {"regressor.py"}
 # Quantities, which are named like those of metrics and scores everywhere.
 QUANTITIES = {"anchored", "expected_calibration_error", "expected_error", "signed"}
 PARTICIPLE = re.compile(r"(ed|told|said|shown|known|kept|drawn|made)$")

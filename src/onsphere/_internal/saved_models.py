@@ -25,7 +25,7 @@ _MODULES = {
     "onsphere.estimators.regressor": "onsphere.models.regressor",
     "onsphere.estimators.classifier": "onsphere.models.classifier",
     "onsphere.frozen.designs": "onsphere.models.frozen.ridge",
-    "onsphere.frozen.head": "onsphere.models.frozen.head",
+    "onsphere.frozen.head": "onsphere.models.frozen.frozen_head",
     "onsphere.frozen.ridge": "onsphere.models.frozen.ridge",
     "onsphere.frozen.sample": "onsphere.models.frozen.sums",
     "onsphere.frozen.sums": "onsphere.models.frozen.sums",

@@ -1,5 +1,5 @@
 """HCM in closed form on the features of a network that stays as it is."""
 
-from onsphere.models.frozen.head import FrozenHead
+from onsphere.models.frozen.frozen_head import FrozenHead
 
 __all__ = ["FrozenHead"]

@@ -165,7 +165,7 @@ class Sums:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two sums must share for their sum to mean something."""
+        """Everything two sums must share before they can be added."""
         columns = {f"columns of the {name} head": list(vars(design).values()) for name, design in self.designs.items()}
         return {"kind": " and ".join(self.designs), **columns, "draw of rows": self.seed}
 

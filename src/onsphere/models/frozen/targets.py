@@ -33,7 +33,7 @@ class ClassTarget:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two heads must share for their sums to mean the same."""
+        """Everything two heads must share before their sums can be added."""
         return {"classes": self.embedding.classes_}
 
     @property
@@ -77,7 +77,7 @@ class NumberTarget:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two heads must share for their sums to mean the same."""
+        """Everything two heads must share before their sums can be added."""
         return {"centre of the target": self.embedding.center_, "scale of the target": self.embedding.scale_}
 
     @property

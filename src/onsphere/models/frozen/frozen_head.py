@@ -318,7 +318,7 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
 
     @property
     def embedding_(self) -> Any:  # type: ignore[reportIncompatibleVariableOverride]
-        """How the target is placed on the sphere: OneHot for classes, Lift for numbers."""
+        """The embedding of the target: OneHot for classes, Lift for numbers."""
         return self.target_.embedding
 
     @property
