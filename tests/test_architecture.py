@@ -1,4 +1,4 @@
-"""The structure of the package: who imports whom, what is public, and how files and functions are named."""
+"""The structure of the package: who imports whom, what is public, and how files, functions and docstrings are named."""
 
 import ast
 import re
@@ -57,6 +57,7 @@ SAME_NAME = {"regressor.py"}
 QUANTITIES = {"anchored", "expected_calibration_error", "expected_error", "signed"}
 PARTICIPLE = re.compile(r"(ed|told|said|shown|known|kept|drawn|made)$")
 NOT_A_PARTICIPLE = re.compile(r"(seed|need|feed|embed|speed|shared|sorted|fixed|named|unchanged)$")
+RIDDLE = re.compile(r"(What|That|Of|Which|Whose|Where|How)\b")
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 every_module = pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -108,6 +109,15 @@ def find_participles(tree):
             is_participle = PARTICIPLE.search(first) and not NOT_A_PARTICIPLE.search(first)
             if is_participle and not decorators & {"property", "cached_property"}:
                 yield node.name
+
+
+def find_riddles(tree):
+    """Yield the docstrings of functions, classes and modules that start with a question word."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if RIDDLE.match(first):
+                yield first
 
 
 def find_repeated_names(paths):
@@ -241,7 +251,7 @@ def test_the_check_finds_exports_that_are_missing_or_out_of_order():
     assert list(find_wrong_exports(["load", "Lift"], onsphere)) == ["load is out of order", "Lift is out of order"]
 
 
-# --- names ---
+# --- names and docstrings ---
 
 
 def test_files_have_different_names():
@@ -262,3 +272,16 @@ def test_the_check_finds_participles():
         assert list(find_participles(ast.parse(f"@property\ndef {name}(self): ..."))) == []
     for name in ("measure", "seed_rows", "embed", "expected_error"):
         assert list(find_participles(ast.parse(f"def {name}(): ..."))) == []
+
+
+@every_module
+def test_docstrings_start_with_a_verb_or_a_noun(path):
+    assert list(find_riddles(ast.parse(path.read_text()))) == []
+
+
+def test_the_check_finds_docstrings_that_start_with_a_question_word():
+    for word in ("What", "That", "Of", "Which", "Whose", "Where", "How"):
+        line = f"{word} a row holds."
+        for code in (f'"""{line}"""', f'class A:\n    """{line}"""', f'def f():\n    """{line}\n\n    More."""'):
+            assert list(find_riddles(ast.parse(code))) == [line]
+    assert list(find_riddles(ast.parse('def f():\n    """Return what a row holds."""'))) == []

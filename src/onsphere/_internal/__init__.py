@@ -1,1 +1,1 @@
-"""What every room uses and no user imports."""
+"""Parts that every room uses and no user imports."""

@@ -1,4 +1,4 @@
-"""What a model predicted for held-out rows, compared with the truth.
+"""Predictions for held-out rows, compared with the truth.
 
 A `Calibration` is plain arrays; intervals, sets, confidence and expected error are computed from them when they are
 asked for, so one calibration serves every coverage.
@@ -94,7 +94,7 @@ def _widen_slightly(quantile: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What a model predicted for held-out rows, compared with the truth.
+    """Predictions for held-out rows, compared with the truth.
 
     Attributes
     ----------

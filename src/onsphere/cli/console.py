@@ -1,4 +1,4 @@
-"""What all commands share: the application, how it fails, and what it prints."""
+"""The application that all commands share: how it fails, and what it prints."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _MOVED = 2.5  # a strength; by the Kolmogorov–Smirnov distribution, 2·exp(−
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """How far one column moved.
+    """The change of one column.
 
     Attributes
     ----------

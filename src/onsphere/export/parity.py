@@ -35,7 +35,7 @@ _SCORES_WITH_UNIT = ("distance", "anchored", "sigma", "linear", "quadratic", "ke
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a graph and its model differ, on some rows.
+    """The difference between a graph and its model, on some rows.
 
     Attributes
     ----------

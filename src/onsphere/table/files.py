@@ -186,7 +186,7 @@ def _open_arrow(path: Path) -> Any:
 
 
 class Dialect:
-    """How one file is written, and the options of pyarrow that read it.
+    """The way one file is written, and the options of pyarrow that read it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What onsphere adds to skorch's training: whole batches, losses of rows, draws of what is random, and checks."""
+"""Additions to skorch's training: whole batches, losses of rows, draws of what is random, and checks."""
 
 from __future__ import annotations
 
