@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_linnerud
 from sklearn.ensemble import ExtraTreesRegressor
 
-from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor
+from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor, InvalidTypeError
 
 X, Y = load_linnerud(return_X_y=True, as_frame=True)
 
@@ -71,3 +71,19 @@ def test_the_rows_of_an_assessment_are_filtered_by_its_own_columns(numbers):
     assert 0 < len(accepted) < 20
     assert accepted.accepted.all()
     assert accepted.uncertainty.max() < numbers[~numbers.accepted].uncertainty.min()
+
+
+def test_one_index_gives_an_assessment_of_one_row():
+    result = Assessment(np.arange(6.0).reshape(3, 2), np.array([0.1, 0.2, 0.3]), accepted=np.array([True, False, True]))
+    for index in (1, np.int64(1), -2):
+        assert result[index].to_dict() == {"value": [[2.0, 3.0]], "uncertainty": [0.2], "accepted": [False]}
+    assert [len(row) for row in result] == [1, 1, 1]
+    with pytest.raises(IndexError):
+        result[3]
+
+
+@pytest.mark.parametrize("rows", [None, True, (slice(2), 0)], ids=str)
+def test_an_index_that_names_no_rows_is_rejected(rows):
+    result = Assessment(np.zeros((3, 2)), np.zeros(3))
+    with pytest.raises(InvalidTypeError, match=r"Expected rows of an Assessment.*result\.value\[:, 0\]"):
+        result[rows]

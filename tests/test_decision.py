@@ -31,7 +31,7 @@ def test_tolerance_of_the_expected_error_inverts_it():
 def test_a_tolerance_that_accepts_all_rows_or_none_says_what_to_check():
     with pytest.raises(InvalidInputError, match=r"accepts none of the 10 calibration rows.*from 1 to 10.*unit"):
         Tolerance(0.5).threshold(make_ranked(10))
-    with pytest.warns(OnsphereWarning, match=r"accepts all of the 10 calibration rows.*unit of the target"):
+    with pytest.warns(OnsphereWarning, match=r"accepts all of the 10 calibration rows.*unit of the uncertainty"):
         Tolerance(100.0).threshold(make_ranked(10))
     with pytest.raises(InvalidInputError, match="accepts none"):
         Tolerance(0.5, of="expected_error").threshold(Calibration(np.arange(5.0), np.ones(5)))

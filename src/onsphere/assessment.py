@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import missing_extra_error
+from onsphere.errors import InvalidTypeError
 
 __all__ = ["Assessment"]
 
@@ -78,7 +79,14 @@ class Assessment:
         return len(self.value)
 
     def __getitem__(self, rows: Any) -> Assessment:
-        """Return the assessment of some rows: a slice, a mask or a list of indices."""
+        """Return the assessment of some rows: an index (one row), a slice, a mask or a list of indices."""
+        if rows is None or isinstance(rows, bool | np.bool_ | tuple):
+            raise InvalidTypeError(
+                f"Expected rows of an Assessment: an index, a slice, a mask or a list of indices. Got {rows!r}. For "
+                "one output of several, index a field: result.value[:, 0]."
+            )
+        if isinstance(rows, int | np.integer):
+            rows = [range(len(self))[rows]]
         return replace(self, **{name: values[rows] for name, values in self._arrays()})
 
     def to_dict(self) -> dict[str, list[Any]]:

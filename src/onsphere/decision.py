@@ -74,7 +74,7 @@ class Tolerance:
         low, high = float(calibration.uncertainty.min()), float(calibration.uncertainty.max())
         seen = (
             f"of the {len(calibration)} calibration rows, whose uncertainty runs from {low:g} to {high:g}. Check that "
-            "epsilon is in the unit of the target, and which uncertainty_score the model uses."
+            "the tolerance is in the unit of the uncertainty, which for numbers is that of the target."
         )
         if share == 0:
             raise InvalidInputError(f"{self} accepts none {seen}")

@@ -424,7 +424,7 @@ def test_an_error_says_why_rows_cannot_be_held_out(calibration, diabetes):
 
 
 def test_a_tolerance_in_the_wrong_unit_says_what_to_check(regressor):
-    with pytest.raises(InvalidInputError, match="Check that epsilon is in the unit of the target"):
+    with pytest.raises(InvalidInputError, match="Check that the tolerance is in the unit of the uncertainty"):
         regressor.set_threshold(Tolerance(1e-6))
     assert regressor.threshold_ is None
 

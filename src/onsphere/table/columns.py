@@ -150,7 +150,7 @@ def check_has(source: str, names: Sequence[str], needed: Sequence[str]) -> None:
     if missing:
         raise InvalidInputError(
             f"Expected the column(s) {join_names(missing)} in {source}. Got {join_names(names)}. Pass a table with the "
-            "columns that the model was fitted on; if a CSV file has them, pass its delimiter."
+            "columns that the model was fitted on. If the CSV file has them, pass its delimiter, which was not found."
         )
 
 
