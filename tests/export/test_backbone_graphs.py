@@ -1,4 +1,4 @@
-"""Backbones that cannot be exported."""
+"""Backbones that cannot be exported, and those that need no torch."""
 
 import sys
 
@@ -87,3 +87,9 @@ def test_a_package_that_networks_need_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingExtraError, match=r"network needs onnxscript.*onsphere\[export\]"):
         export_onnx(fitted, tmp_path / "model.onnx", X=X)
+
+
+def test_a_model_without_a_network_is_exported_without_loading_torch(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "onsphere.torch", raising=False)
+    export_onnx(HCMRegressor(Ridge()).fit(X, y), tmp_path / "model.onnx", X=X)
+    assert "onsphere.torch" not in sys.modules
