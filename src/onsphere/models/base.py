@@ -10,7 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,6 +68,9 @@ class Prediction(Protocol):
         ...
 
 
+_P = TypeVar("_P", bound=Prediction)
+
+
 class CalibratedModel:
     """A model that is fitted, calibrated on other rows, and then assesses new ones.
 
@@ -94,6 +97,17 @@ class CalibratedModel:
     @abstractmethod
     def _predict(self, X: Any) -> Prediction:
         """Predict each row, in one pass."""
+
+    def _predict_as(self, kind: type[_P], X: Any, caller: str, target: str) -> _P:
+        """Predict each row; raise an error if the model was fitted on another target than "numbers" or "classes"."""
+        prediction = self._predict(X)
+        if not isinstance(prediction, kind):
+            other = "classes" if target == "numbers" else "numbers"
+            raise InvalidInputError(
+                f"{caller} needs a {type(self).__name__} that was fitted on {target}. Got one fitted on {other}. Set "
+                "the 'task' parameter, which is 'auto' by default, to say what the target is."
+            )
+        return prediction
 
     @abstractmethod
     def _has_classes(self, y: Any) -> bool:

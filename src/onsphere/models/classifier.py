@@ -17,7 +17,6 @@ from onsphere._internal.validation import (
     check_sample_weight,
 )
 from onsphere.calibration import ClassCalibration
-from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import (
     BackboneModel,
     fit_backbone,
@@ -100,19 +99,9 @@ class ClassificationMixin(CalibratedModel):
         self.classes_ = self.embedding_.classes_
         return labels
 
-    def _predict_classes(self, X: Any, caller: str) -> ClassPrediction:
-        """Predict each row; raise an error for a model that was fitted on numbers."""
-        prediction = self._predict(X)
-        if not isinstance(prediction, ClassPrediction):
-            raise InvalidInputError(
-                f"{caller} needs a {type(self).__name__} that was fitted on classes. Got one fitted on numbers. Set "
-                "the 'task' parameter, which is 'auto' by default, to say what the target is."
-            )
-        return prediction
-
     def predict_proba(self, X: Any) -> Floats:
         """Return the class probabilities, shape (n, C)."""
-        return self._predict_classes(X, "predict_proba").probabilities
+        return self._predict_as(ClassPrediction, X, "predict_proba", "classes").probabilities
 
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> NDArray[np.bool_]:
         """Return sets of classes that hold the true one with probability `coverage`; needs a calibrated model.
@@ -133,7 +122,7 @@ class ClassificationMixin(CalibratedModel):
         """
         check_number("predict_set", "coverage", coverage, above=0, below=1)
         calibration = self._require_calibration("predict_set")
-        probabilities = self._predict_classes(X, "predict_set").probabilities
+        probabilities = self._predict_as(ClassPrediction, X, "predict_set", "classes").probabilities
         return calibration.prediction_set(probabilities, coverage=coverage)
 
 

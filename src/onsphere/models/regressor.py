@@ -135,16 +135,6 @@ class RegressionMixin(CalibratedModel):
         self._output_names = tuple(str(name) for name in y.columns) if is_frame(y) else None
         return target
 
-    def _predict_numbers(self, X: Any, caller: str) -> RegressionPrediction:
-        """Predict each row; raise an error for a model that was fitted on classes."""
-        prediction = self._predict(X)
-        if not isinstance(prediction, RegressionPrediction):
-            raise InvalidInputError(
-                f"{caller} needs a {type(self).__name__} that was fitted on numbers. Got one fitted on classes. Set "
-                "the 'task' parameter, which is 'auto' by default, to say what the target is."
-            )
-        return prediction
-
     @overload
     def predict(self, X: Any, return_std: Literal[False] = False) -> NDArray[Any]: ...
     @overload
@@ -159,12 +149,12 @@ class RegressionMixin(CalibratedModel):
         """
         if not return_std:
             return self._predict(X).get_value(self)
-        prediction = self._predict_numbers(X, "predict with return_std=True")
+        prediction = self._predict_as(RegressionPrediction, X, "predict with return_std=True", "numbers")
         return prediction.get_value(self), _shape_like_target(self, prediction.sigma)
 
     def predict_sigma(self, X: Any) -> Floats:
         """Return the standard deviation of the noise, in the unit and shape of the target."""
-        return _shape_like_target(self, self._predict_numbers(X, "predict_sigma").sigma)
+        return _shape_like_target(self, self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").sigma)
 
     def predict_interval(self, X: Any, *, coverage: float = 0.9, simultaneous: bool = True) -> Floats:
         """Return intervals that hold the target with probability `coverage`; needs a calibrated model.
@@ -188,7 +178,7 @@ class RegressionMixin(CalibratedModel):
         check_number("predict_interval", "coverage", coverage, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
         self._require_calibration("predict_interval")
-        prediction = self._predict_numbers(X, "predict_interval")
+        prediction = self._predict_as(RegressionPrediction, X, "predict_interval", "numbers")
         return prediction.get_interval(self, coverage, simultaneous=simultaneous)
 
     def predict_radius(self, X: Any, *, coverage: float = 0.9) -> Floats:
@@ -204,7 +194,7 @@ class RegressionMixin(CalibratedModel):
         """
         check_number("predict_radius", "coverage", coverage, above=0, below=1)
         self._require_calibration("predict_radius")
-        return self._predict_numbers(X, "predict_radius").get_radius(self, coverage)
+        return self._predict_as(RegressionPrediction, X, "predict_radius", "numbers").get_radius(self, coverage)
 
 
 class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
