@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OnsphereError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
-        return _fail("Stopped. Finished seeds are saved, and the same command continues from there.", 130)
+        return _fail("Stopped. What is done is saved, and the same command continues from there.", 130)
     except Exception as error:
         fault = f"A fault of the experiment, please report it: {type(error).__name__}: {error}."
         return _fail(f"{fault} Call reproduction.reproduce({options.name!r}) in Python for the traceback.", 1)
@@ -42,6 +42,7 @@ def _run(options: argparse.Namespace) -> None:
         device=options.device,
         data=options.data,
         out=options.out,
+        encoder=options.encoder,
         on_progress=_print_nothing if is_silent else _print_progress,
     )
     if options.json:
@@ -58,6 +59,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto")
     parser.add_argument("--data", type=Path, help="folder of the real data sets; by default $ONSPHERE_DATA")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for results; finished seeds are kept")
+    parser.add_argument("--encoder", type=Path, help="folder of a text encoder such as BERT, for 'text'")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON, and nothing else")
     parser.add_argument("--list", action="store_true", help="list the experiments")

@@ -12,10 +12,11 @@ from onsphere import Duplicate, HCMRegressor
 from onsphere.metrics import mean_sample_rmse
 from onsphere.plots import GREY, LEGEND, PALETTE
 from onsphere.torch import HCMLoss
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.checkpoints import Checkpoints
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.tabular import TRAINING, make_network, split_rows
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Ablation of λ on six tables (Table 12)"
 
@@ -31,6 +32,8 @@ has not seen. The paper has one split; here every seed has its own.
   from 5e-3 and follows a cosine, as the experiment `uci` does, with at most 16 batches in an epoch and 3 seeds.
   `quick` learns one small set that needs no files.
 """
+
+DEVIATIONS: list[Deviation] = []
 
 PRESETS = {name: TRAINING[name] | {"n_seeds": n_seeds} for name, n_seeds in {"quick": 2, "cpu": 3, "paper": 5}.items()}
 
@@ -52,7 +55,13 @@ PAPER: dict[str, tuple[float, ...]] = {
 
 
 def measure(
-    settings: Mapping[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress
+    settings: Mapping[str, Any],
+    seed: int,
+    *,
+    data: Path,
+    device: str,
+    checkpoints: Checkpoints,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     """Measure the error on the validation rows of every set, with every λ."""
     found: dict[str, dict[str, float]] = {}

@@ -17,15 +17,16 @@ from onsphere.plots import GREY, LEGEND, PALETTE
 from onsphere.sphere import scores
 from reproduction.arguments import Floats
 from reproduction.baselines import ODIN
+from reproduction.checkpoints import Checkpoints
 from reproduction.cifar10_learners import Learner, Tail, draw_epoch, make_learners
 from reproduction.cifar10_published import PAPER, PAPER_GROUPS, TABLES
 from reproduction.data import load_cifar10, load_image_set, normalize_images
 from reproduction.efficiency import DETECTORS as FITTED
 from reproduction.efficiency import score_draws
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.networks import fork_seed
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "CIFAR-10 against other images (tables 2, 6, 7, 9, 10)"
 
@@ -58,6 +59,8 @@ Beyond the paper: "Gini" is a softmax network trained by the squared error of it
 Gini impurity; "HCM signed" scores by 1 − ‖d‖ instead of its absolute value, which orders rows like the Gini impurity of
 the direction; "FrozenHead" is fitted on the features of the unchanged softmax network, like KNN.
 """
+
+DEVIATIONS: list[Deviation] = []
 
 FULL: dict[str, Any] = {
     "n_seeds": 5,
@@ -99,7 +102,9 @@ AT_ONCE = 250
 NORM_BINS = np.linspace(0.0, 1.5, 61)
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     """Train all networks without mixing, then with each kind of it, and score all sets."""
     pictures, labels = load_sets(settings, seed, data)
     n_classes = int(labels["train"].max()) + 1

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from onsphere import Calibration, metrics, plots
 from reproduction.arguments import Floats
+from reproduction.checkpoints import Checkpoints
 from reproduction.data import load_nyu
 from reproduction.depth_methods import METHODS, Loss, train_network
 from reproduction.error_tables import (
@@ -27,10 +28,10 @@ from reproduction.error_tables import (
     make_metric_rows,
     round_figures,
 )
-from reproduction.experiment import Claim, OnProgress
+from reproduction.experiment import Claim, Deviation, OnProgress
 from reproduction.networks import fork_seed
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Depth estimation on NYU-v2 (Table 3, Figure 3)"
 
@@ -51,6 +52,8 @@ whether the uncertainty of a map follows its error, the root mean square over pi
   divided by 10 after a quarter, a half and three quarters; 20 passes of MC dropout instead of 50; one seed. It takes
   about an hour of one core. `quick`: synthetic rooms of 32×32 pixels.
 """
+
+DEVIATIONS: list[Deviation] = []
 
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -99,7 +102,9 @@ PAPER = {
 _UNIT = 10.0
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     """Train each method once, and measure its maps of noised pictures."""
     rng = np.random.default_rng(seed)
     pictures, depth = _load_scenes(settings, seed, data)

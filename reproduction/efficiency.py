@@ -23,10 +23,11 @@ from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
 from onsphere.torch import attach
 from reproduction.arguments import Floats
 from reproduction.baselines import FDBD, NCI, ViM, odin
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.checkpoints import Checkpoints
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.networks import ResNet, fork_seed, resnet18
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "What a score costs (table 8)"
 
@@ -51,6 +52,8 @@ Preset "paper" is for a GPU. Preset "cpu" is the same with fewer turns. Preset "
 """
 
 # Turns with a single image and with a batch.
+DEVIATIONS: list[Deviation] = []
+
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "n_seeds": 1,
@@ -120,7 +123,9 @@ class Method:
         return self.score(self.run(images))
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     """Count once, then let the methods take turns."""
     threads = torch.get_num_threads()
     with fork_seed(seed), threadpool_limits(1):

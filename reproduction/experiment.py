@@ -3,8 +3,10 @@
 An experiment is a module of this package with the same few names in the same order:
 
 - `TITLE`, `ABOUT`: what the paper did, and what the presets change;
+- `DEVIATIONS`: where we differ from the paper, and why;
 - `PRESETS`: the settings of "quick", "cpu" and "paper", plain numbers and words, with `n_seeds` in each;
-- `measure(settings, seed, *, data, device, on_progress)`: runs one seed and returns a dict that JSON can hold;
+- `measure(settings, seed, *, data, device, checkpoints, on_progress)`: runs one seed and returns a dict that JSON can
+  hold; long work is kept in `checkpoints` as it goes;
 - `tabulate(runs)`: returns the rows of the table, from the dicts of all seeds;
 - `check_claims(runs)`: returns what the paper concludes, and whether it holds here;
 - `draw(runs)`: returns figures by name.
@@ -28,9 +30,20 @@ import numpy as np
 
 from onsphere import InvalidInputError
 from reproduction.arguments import argument_error, check_count, check_option, import_package
+from reproduction.checkpoints import Checkpoints
 from reproduction.data.files import resolve_folder, write_file
 
-__all__ = ["EXPERIMENTS", "PRESETS", "Claim", "OnProgress", "Result", "format_page", "make_row", "reproduce"]
+__all__ = [
+    "EXPERIMENTS",
+    "PRESETS",
+    "Claim",
+    "Deviation",
+    "OnProgress",
+    "Result",
+    "format_page",
+    "make_row",
+    "reproduce",
+]
 
 EXPERIMENTS = (
     "toy",
@@ -58,6 +71,15 @@ class Claim:
     holds: bool
     figures: str
     ours: bool = False
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A point where we differ from the paper: what the paper does, what we do, and why."""
+
+    paper: str
+    ours: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -95,6 +117,7 @@ def reproduce(
     device: str = "auto",
     data: str | Path | None = None,
     out: str | Path = "results",
+    encoder: str | Path | None = None,
     on_progress: OnProgress = lambda done, total, what: None,
 ) -> Result:
     """Run an experiment of the paper, or continue one that was stopped.
@@ -115,6 +138,9 @@ def reproduce(
     out : path, default "results"
         The folder for `NAME.md`, `NAME.json` and the figures of the last preset that was run. Each seed is saved in
         `runs/` as soon as it is done and not run again with the same settings; to run it again, remove its file there.
+        What a seed has done so far is in `checkpoints/`.
+    encoder : path, optional
+        For the experiment on text: a folder with the weights and the tokenizer of an encoder such as BERT.
     on_progress : callable, optional
         Called with the work done, the total work and what is being done.
 
@@ -133,13 +159,19 @@ def reproduce(
     settings = dict(experiment.PRESETS[preset])
     planned = int(settings.pop("n_seeds"))
     total = planned if n_seeds is None else n_seeds
+    if encoder is not None:
+        if "encoder" not in settings:
+            raise argument_error("reproduce", "encoder", "left out: only the experiment 'text' has one", str(encoder))
+        settings["encoder"] = str(encoder)
     runs: list[dict[str, Any]] = []
     for seed in range(total):
         path = folder / _name_run(name, preset, seed)
         run = _read_run(path, settings)
         if run is None:
-            run = _run_seed(experiment, settings, seed, total, resolve_folder(data), place, on_progress)
+            checkpoints = Checkpoints.of_seed(folder / "checkpoints" / name / preset, settings, seed)
+            run = _run_seed(experiment, settings, seed, total, resolve_folder(data), place, checkpoints, on_progress)
             write_file(path, json.dumps(run, allow_nan=False).encode())
+            checkpoints.remove()
         else:
             on_progress(seed + 1, total, f"seed {seed} was run before")
         runs.append(run)
@@ -197,13 +229,14 @@ def _run_seed(
     n_seeds: int,
     data: Path,
     device: str,
+    checkpoints: Checkpoints,
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     def on_step(done: float, total: float, what: str) -> None:
         on_progress(seed + done / total, n_seeds, f"seed {seed}: {what}")
 
     on_step(0, 1, "starts")
-    run = experiment.measure(settings, seed, data=data, device=device, on_progress=on_step)
+    run = experiment.measure(settings, seed, data=data, device=device, checkpoints=checkpoints, on_progress=on_step)
     # As it would be read back, so that the result does not depend on when a seed was run.
     return json.loads(json.dumps({**run, "seed": seed, "settings": settings}, allow_nan=False))
 
@@ -246,6 +279,7 @@ def _write_result(result: Result, experiment: Any, settings: Mapping[str, Any]) 
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {package: version(package) for package in ("onsphere", "numpy", "scikit-learn", "torch")},
         "claims": [asdict(claim) for claim in result.claims],
+        "deviations": [asdict(deviation) for deviation in experiment.DEVIATIONS],
         "rows": result.rows,
         "figures": [path.name for path in figures],
         "runs": [_name_run(result.name, result.preset, seed) for seed in range(len(result.runs))],
@@ -280,6 +314,8 @@ def format_page(facts: Mapping[str, Any], about: str) -> str:
             if claim["ours"] is ours
         ]
         parts += [heading, "\n".join(lines)] if lines else []
+    if facts.get("deviations"):
+        parts += ["## Where we differ from the paper", _format_table(facts["deviations"])]
     parts += ["## The paper's figures and ours", _format_table(facts["rows"])]
     parts.append(
         f"`{_format_command(facts['name'], facts['preset'], n_seeds)}`; {n_seeds} seed(s), preset {facts['preset']}; "

@@ -17,6 +17,7 @@ from onsphere import Calibration, HCMRegressor, InvalidInputError, Polar, metric
 from onsphere.baselines import DeepEnsemble, Evidential, MCDropout
 from onsphere.torch import TorchRegressor
 from reproduction.arguments import Floats
+from reproduction.checkpoints import Checkpoints
 from reproduction.data import WAFER_ANOMALIES, WAFER_KINDS, load_ellipsometry, make_wafer_benchmark, make_wafers
 from reproduction.error_tables import (
     RIVALS,
@@ -29,9 +30,9 @@ from reproduction.error_tables import (
     make_metric_rows,
     round_figures,
 )
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Industrial regression: etched holes from ellipsometry (Table 4, Figures 4 and 5)"
 
@@ -57,6 +58,8 @@ figures are those of other data, and only the order of the methods can be compar
   names no batch size; 64 here). `cpu`: 300 epochs in batches of 128, with the steps at the same shares. `quick`: a few
   wafers and epochs.
 """
+
+DEVIATIONS: list[Deviation] = []
 
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"n_seeds": 1, "n_wafers": 120, "n_epochs": 8, "batch_size": 32, "n_members": 2, "n_passes": 5},
@@ -86,7 +89,9 @@ class _Part(NamedTuple):
     kind: NDArray[np.str_]
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     """Measure every method on one set of wafers."""
     train, held_out, test = _load_wafers(settings["n_wafers"], seed)
     found: dict[str, Any] = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "profiles": {}}

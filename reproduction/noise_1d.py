@@ -13,11 +13,12 @@ from onsphere.metrics import pearson
 from onsphere.plots import GREY, LEGEND, PALETTE
 from reproduction.arguments import Floats
 from reproduction.baselines import BayesianNetwork
+from reproduction.checkpoints import Checkpoints
 from reproduction.data.synthetic import NOISE_DOMAINS, NOISE_KINDS, make_noise_1d, noise_1d_sigma
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.toy import make_hcm, make_network, round_values
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Four kinds of noise in one dimension (Figure 7)"
 
@@ -45,6 +46,8 @@ domain in the first three only). σ̂ is compared with the true sigma wherever t
 """
 
 _SHORT: dict[str, Any] = {"learning_rate": 5e-3, "schedule": "cosine"}
+DEVIATIONS: list[Deviation] = []
+
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"n_seeds": 1, "n_samples": 150, "batch_size": 75, "max_epochs": 5, "training": _SHORT},
     "cpu": {"n_seeds": 3, "n_samples": 2000, "batch_size": 256, "max_epochs": 300, "training": _SHORT},
@@ -75,7 +78,9 @@ def make_methods(settings: dict[str, Any], seed: int, device: str) -> dict[str, 
     }
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     run: dict[str, Any] = {}
     for place, kind in enumerate(NOISE_KINDS):
         X, y, _ = make_noise_1d(kind, settings["n_samples"], random_state=2 * seed)

@@ -16,11 +16,13 @@ from onsphere.metrics import pearson
 from onsphere.plots import BLUE, GREY, LEGEND, ORANGE
 from onsphere.torch import MLP, TorchRegressor
 from reproduction.arguments import Floats
+from reproduction.checkpoints import Checkpoints
 from reproduction.data import make_toy
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 
 __all__ = [
     "ABOUT",
+    "DEVIATIONS",
     "PAPER",
     "PRESETS",
     "TITLE",
@@ -50,6 +52,8 @@ to a standard deviation of 1 (the loss is that of the unscaled). "cpu" has 250 e
 All figures are means over a grid of 241 points. "Noise-free" is 2.5 ≤ |x| ≤ 4, half a unit away from the jump of sigma
 from 20 to 0, which no smooth function can follow; "beyond" is 4 < |x| ≤ 6.
 """
+
+DEVIATIONS: list[Deviation] = []
 
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"n_seeds": 1, "n_samples": 1000, "batch_size": 256, "max_epochs": 30, "shift": 100},
@@ -87,7 +91,9 @@ def true_sigma(x: Floats) -> Floats:
     return np.where(np.abs(x) <= 2, 5 * (x + 2), 0.0)
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     X, y, _ = make_toy(settings["n_samples"], random_state=seed)
     x = np.linspace(-6, 6, 241)
     rectifiers = partial(MLP, hidden_sizes=HIDDEN, negative_slope=0.0)

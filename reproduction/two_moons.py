@@ -16,10 +16,11 @@ from onsphere.plots import BLUE, GREY, LEGEND, ORANGE, REFERENCE, VERMILLION
 from onsphere.sphere.geometry import norm, norm_violation
 from onsphere.torch import MLP, HCMLoss, attach
 from reproduction.arguments import Floats
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.checkpoints import Checkpoints
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.networks import fork_seed
 
-__all__ = ["ABOUT", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
+__all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
 TITLE = "Two moons (Figure 2)"
 
@@ -36,6 +37,8 @@ deviations of the noise) away from both.
 """
 
 _PAPER: dict[str, Any] = {"n_train": 800, "n_test": 2000, "noise": 0.2, "batch_size": 32, "max_epochs": 1000}
+DEVIATIONS: list[Deviation] = []
+
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"n_seeds": 1, **_PAPER, "n_test": 500, "max_epochs": 60},
     "cpu": {"n_seeds": 5, **_PAPER},
@@ -49,7 +52,9 @@ PAPER = {"ambiguous": 0.15}
 X_AXIS, Y_AXIS = np.linspace(-2.5, 3.5, 121), np.linspace(-2.0, 2.5, 91)
 
 
-def measure(settings: dict[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress) -> dict[str, Any]:
+def measure(
+    settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
+) -> dict[str, Any]:
     noise = settings["noise"]
     X, label = sample_moons(settings["n_train"], noise=noise, random_state=2 * seed)
     X_test, label_test = sample_moons(settings["n_test"], noise=noise, random_state=2 * seed + 1)

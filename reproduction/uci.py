@@ -21,11 +21,13 @@ from onsphere.metrics import (
 )
 from onsphere.plots import GREY, LEGEND, PALETTE, REFERENCE
 from reproduction.arguments import Floats
-from reproduction.experiment import Claim, OnProgress, make_row
+from reproduction.checkpoints import Checkpoints
+from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.tabular import TRAINING, Split, make_network, split_rows
 
 __all__ = [
     "ABOUT",
+    "DEVIATIONS",
     "PAPER",
     "PRESETS",
     "TITLE",
@@ -59,6 +61,8 @@ table says N(0, 5I): the main figures are for σ = 5, and a column has those for
   cosine, chosen on clean validation rows, with at most 16 batches in an epoch, and has 3 seeds. `quick` learns a small
   set that needs no files.
 """
+
+DEVIATIONS: list[Deviation] = []
 
 PRESETS = {name: TRAINING[name] | {"n_seeds": n_seeds} for name, n_seeds in {"quick": 1, "cpu": 3, "paper": 5}.items()}
 
@@ -117,7 +121,13 @@ PAPER: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def measure(
-    settings: Mapping[str, Any], seed: int, *, data: Path, device: str, on_progress: OnProgress
+    settings: Mapping[str, Any],
+    seed: int,
+    *,
+    data: Path,
+    device: str,
+    checkpoints: Checkpoints,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     """Measure every method on every set."""
     found: dict[str, dict[str, Any]] = {}

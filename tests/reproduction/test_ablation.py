@@ -8,6 +8,7 @@ import torch
 
 from onsphere import InvalidInputError
 from reproduction import ablation, reproduce
+from reproduction.checkpoints import Checkpoints
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -36,10 +37,12 @@ def test_every_seed_has_its_own_split(quick):
     assert first != second
 
 
-def test_lambda_reaches_the_loss():
+def test_lambda_reaches_the_loss(tmp_path):
     # With the same seed, nothing else can make a difference.
     settings = ablation.PRESETS["quick"] | {"max_epochs": 2}
-    found = ablation.measure(settings, 0, data=None, device="cpu", on_progress=lambda *_: None)["sets"]["diabetes"]
+    found = ablation.measure(
+        settings, 0, data=None, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=lambda *_: None
+    )["sets"]["diabetes"]
     assert found["5"] != found["0"]
 
 

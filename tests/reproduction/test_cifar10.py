@@ -12,6 +12,7 @@ from scipy.io import savemat
 
 from onsphere import InvalidInputError
 from reproduction import cifar10, cifar10_learners, reproduce
+from reproduction.checkpoints import Checkpoints
 
 QUICK = {key: value for key, value in cifar10.PRESETS["quick"].items() if key != "n_seeds"}
 TINY = QUICK | {"n_images": 150, "n_known": 60, "n_test": 20, "n_passes": 2}
@@ -66,7 +67,7 @@ def test_what_is_written(result):
 
 def test_the_same_seed_gives_the_same_figures(result, tmp_path, monkeypatch):
     monkeypatch.setattr(cifar10, "MIXINGS", {"none": "no mixing"})
-    again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", on_progress=quiet)
+    again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet)
     assert again["results"]["none"] == result.runs[0]["results"]["none"]
 
 
@@ -224,8 +225,8 @@ def files(tmp_path):
 REAL = TINY | {"source": "images", "weights": "tiny", "n_frozen": 2, "n_images": 40, "n_known": 150, "n_test": 30}
 
 
-def test_published_files_are_measured(files):
-    found = cifar10.measure(REAL, 0, data=files, device="cpu", on_progress=quiet)
+def test_published_files_are_measured(files, tmp_path):
+    found = cifar10.measure(REAL, 0, data=files, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet)
     assert set(found["results"]["none"]) == {*cifar10.METHODS, *cifar10.BEYOND}
     # All sets hold the same pictures but MNIST, which has no colours: nothing can tell them apart.
     assert 20 < found["results"]["none"]["MSP"]["AUROC"][0] < 80
@@ -274,9 +275,18 @@ def test_only_what_lies_behind_the_stem_is_trained(files):
 
 def test_missing_sets_and_weights_are_named(tmp_path, files):
     with pytest.raises(InvalidInputError, match=r"cifar-10-batches-py.data_batch_1. Got no such file"):
-        cifar10.measure(REAL, 0, data=tmp_path / "nowhere", device="cpu", on_progress=quiet)
+        cifar10.measure(
+            REAL, 0, data=tmp_path / "nowhere", device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet
+        )
     with pytest.raises(InvalidInputError, match=r"weights.none\.safetensors.*layer1.*Put them there"):
-        cifar10.measure(REAL | {"weights": "none"}, 0, data=files, device="cpu", on_progress=quiet)
+        cifar10.measure(
+            REAL | {"weights": "none"},
+            0,
+            data=files,
+            device="cpu",
+            checkpoints=Checkpoints(tmp_path),
+            on_progress=quiet,
+        )
 
 
 def test_cut_and_foreign_weights_are_named(files):

@@ -17,13 +17,14 @@ from reproduction.__main__ import main
 def fake(monkeypatch):
     """An experiment that takes no time."""
 
-    def measure(settings, seed, *, data, device, on_progress):
+    def measure(settings, seed, *, data, device, checkpoints, on_progress):
         on_progress(1, 2, "half-way")
         return {"score": 1.0, "data": str(data), "device": device}
 
     made = SimpleNamespace(
         TITLE="A title",
         ABOUT="About it.",
+        DEVIATIONS=[],
         PRESETS={"quick": {"n_seeds": 2}, "cpu": {"n_seeds": 3}},
         measure=measure,
         tabulate=lambda runs: [{"method": "HCM", "ours": 1.0}],

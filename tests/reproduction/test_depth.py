@@ -10,6 +10,7 @@ import torch
 from onsphere import InvalidInputError
 from onsphere.calibration import Calibration
 from reproduction import depth, depth_methods, reproduce
+from reproduction.checkpoints import Checkpoints
 from reproduction.error_tables import METRICS, RIVALS, VARIANTS, compute_metrics, find_best_correlations
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
@@ -73,7 +74,10 @@ def test_examples_are_the_surest_and_the_least_sure(quick):
 
 def test_the_same_seed_gives_the_same_figures_and_another_does_not(tmp_path):
     first, again, other = (
-        depth.measure(TINY, seed, data=tmp_path, device="cpu", on_progress=lambda *_: None) for seed in (0, 0, 1)
+        depth.measure(
+            TINY, seed, data=tmp_path, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=lambda *_: None
+        )
+        for seed in (0, 0, 1)
     )
     assert first == again
     assert first["metrics"] != other["metrics"]

@@ -16,14 +16,14 @@ import torch
 
 from onsphere import InvalidInputError, MissingExtraError
 from reproduction import EXPERIMENTS, PRESETS, Claim, experiment, reproduce
-from reproduction.experiment import choose_device, load_experiment, make_row
+from reproduction.experiment import Deviation, choose_device, load_experiment, make_row
 
 
 @pytest.fixture
 def fake(monkeypatch):
     """An experiment that takes no time; `seen` lists what it was asked to measure."""
 
-    def measure(settings, seed, *, data, device, on_progress):
+    def measure(settings, seed, *, data, device, checkpoints, on_progress):
         made.seen.append((settings, seed, data, device))
         on_progress(1, 2, "half-way")
         return {"score": settings["start"] + seed, "pair": (1, 2)}
@@ -36,6 +36,7 @@ def fake(monkeypatch):
     made = SimpleNamespace(
         TITLE="A title",
         ABOUT="\nWhat was done.\n",
+        DEVIATIONS=[Deviation("one way", "another", "no time")],
         PRESETS={name: {"n_seeds": 2, "start": start} for name, start in (("quick", 1.0), ("cpu", 10.0))},
         measure=measure,
         tabulate=lambda runs: [make_row(1.5, [run["score"] for run in runs], method="HCM", of="|x|"), {"more": None}],

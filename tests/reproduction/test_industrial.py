@@ -8,6 +8,7 @@ import torch
 
 from onsphere import InvalidInputError
 from reproduction import industrial, reproduce
+from reproduction.checkpoints import Checkpoints
 from reproduction.data import WAFER_ANOMALIES, WAFER_KINDS
 from reproduction.error_tables import METRICS, RIVALS, VARIANTS
 
@@ -95,7 +96,9 @@ def test_a_sample_that_was_not_trained_on_is_predicted_worse(quick):
 
 
 def test_the_same_seed_gives_the_same_figures_and_missing_real_spectra_are_named(quick, tmp_path):
-    again = industrial.measure(QUICK, 0, data=tmp_path, device="cpu", on_progress=lambda *_: None)
+    again = industrial.measure(
+        QUICK, 0, data=tmp_path, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=lambda *_: None
+    )
     assert again["metrics"] == quick.runs[0]["metrics"]
     assert "left out" in again["real"]["skipped"]
     assert "spectra_ncs.npz" in again["real"]["skipped"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from reproduction import noise_1d, reproduce
+from reproduction.checkpoints import Checkpoints
 from reproduction.data.synthetic import NOISE_DOMAINS, NOISE_KINDS, make_noise_1d, noise_1d_sigma
 
 RUNS = Path(__file__).parents[2] / "docs" / "results" / "runs" / "noise-1d" / "cpu"
@@ -74,7 +75,10 @@ def test_what_is_written(quick):
 
 def test_the_same_seed_gives_the_same_run(tmp_path, monkeypatch):
     monkeypatch.setattr(noise_1d, "NOISE_KINDS", NOISE_KINDS[:1])
-    one, two = (noise_1d.measure(TINY, 3, data=tmp_path, device="cpu", on_progress=quiet) for _ in range(2))
+    one, two = (
+        noise_1d.measure(TINY, 3, data=tmp_path, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet)
+        for _ in range(2)
+    )
     assert one == two
 
 

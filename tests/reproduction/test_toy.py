@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from reproduction import reproduce, toy
+from reproduction.checkpoints import Checkpoints
 from reproduction.data import make_toy
 
 TINY = {"n_samples": 60, "batch_size": 30, "max_epochs": 2, "shift": 100}
@@ -70,7 +71,10 @@ def test_the_paper_s_training():
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(tmp_path):
-    one, two, other = (toy.measure(TINY, seed, data=tmp_path, device="cpu", on_progress=quiet) for seed in (3, 3, 4))
+    one, two, other = (
+        toy.measure(TINY, seed, data=tmp_path, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet)
+        for seed in (3, 3, 4)
+    )
     assert one == two
     assert one != other
 

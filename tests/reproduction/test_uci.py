@@ -9,6 +9,7 @@ import torch
 
 from onsphere import InvalidInputError
 from reproduction import reproduce, tabular, uci
+from reproduction.checkpoints import Checkpoints
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -68,9 +69,11 @@ def test_noise_costs_accuracy(quick):
         assert errors[0] < errors[1], method
 
 
-def test_the_same_seed_gives_the_same_figures(quick, monkeypatch):
+def test_the_same_seed_gives_the_same_figures(quick, monkeypatch, tmp_path):
     monkeypatch.setattr(uci, "NOISES", {"5": 5.0})
-    again = uci.measure(uci.PRESETS["quick"], 0, data=None, device="cpu", on_progress=lambda *_: None)
+    again = uci.measure(
+        uci.PRESETS["quick"], 0, data=None, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=lambda *_: None
+    )
     for method, found in again["sets"]["diabetes"]["methods"].items():
         first = quick.runs[0]["sets"]["diabetes"]["methods"][method]
         assert found == first | {"noises": {"5": first["noises"]["5"]}}
