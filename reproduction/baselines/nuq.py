@@ -10,12 +10,13 @@ from scipy.special import logsumexp
 from sklearn.neighbors import NearestNeighbors
 
 from onsphere.baselines import Detector
-from reproduction.arguments import Floats
+from reproduction.arguments import Floats, check_option
 
 __all__ = ["NUQ", "nuq"]
 
-# The rule for the bandwidth looks at no more rows than these, spread evenly over the training rows.
+# The bandwidth is chosen on no more rows than these, spread evenly over the training rows, among this many values.
 _ROWS_FOR_BANDWIDTH = 2000
+_N_BANDWIDTHS = 5
 
 
 def nuq(
@@ -53,11 +54,7 @@ def nuq(
     >>> nuq(far, labels, frequencies, 2)[1].round()
     array([499999.])
     """
-    # The prior is at least as heavy as any one neighbour times prior_weight, so only neighbours can underflow, and η
-    # is then the prior.
-    kernel = np.exp(log_kernel)
-    mass = prior_weight * np.tile(frequencies, (len(kernel), 1))
-    np.add.at(mass, (np.arange(len(kernel))[:, None], neighbour_labels), kernel)
+    mass = _weigh_classes(log_kernel, neighbour_labels, frequencies, prior_weight)
     total = mass.sum(axis=1)
     best = mass.argmax(axis=1)[:, None]
     likeliest = np.take_along_axis(mass, best, axis=1)[:, 0]
@@ -74,7 +71,8 @@ class NUQ(Detector):
     """Nonparametric uncertainty: a kernel estimate of class probabilities, and how far it can itself be trusted.
 
     The share of other classes around a row is its ambiguity; where training rows are few, the estimate has a large
-    variance, which is added. All is computed in logarithms, so that the score grows without bound far from the data.
+    variance, which is added, or is the score itself. All is computed in logarithms, so that the score grows without
+    bound far from the data.
 
     Kotelevskii, Artemenkov, Fedyanin, Noskov, Fishkov, Shelmanov, Vazhentsev, Petiushko and Panov, "Nonparametric
     Uncertainty Quantification for Single Deterministic Neural Network", NeurIPS 2022.
@@ -86,11 +84,14 @@ class NUQ(Detector):
     ----------
     n_neighbors : int, default 20
     bandwidth : float, optional
-        Standard deviation of the Gaussian kernel. By default the median distance of training rows to their farthest
-        neighbour of `n_neighbors`, the upper end of the range that the paper searches.
+        Standard deviation of the Gaussian kernel. By default it is chosen as in the paper's code: of five values
+        between the mean distances of training rows to their nearest and to their farthest neighbour, the (smallest) one
+        with which most training rows are classified right from their neighbours.
     prior_weight : float, default 1.0
         The number of extra rows assumed at each place, of all classes by their frequencies. It keeps probabilities
         away from 0 and 1.
+    kind : {"total", "epistemic"}, default "total"
+        The sum of ambiguity and variance, or the variance alone, by which the paper finds foreign rows.
 
     Attributes
     ----------
@@ -112,12 +113,21 @@ class NUQ(Detector):
     bandwidth_: float
     frequencies_: Floats
 
-    def __init__(self, *, n_neighbors: int = 20, bandwidth: float | None = None, prior_weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        n_neighbors: int = 20,
+        bandwidth: float | None = None,
+        prior_weight: float = 1.0,
+        kind: str = "total",
+    ) -> None:
         self.n_neighbors = n_neighbors
         self.bandwidth = bandwidth
         self.prior_weight = prior_weight
+        self.kind = kind
 
     def _fit(self, features: Floats, logits: Floats, label_index: NDArray[np.intp]) -> None:
+        check_option("NUQ", "kind", self.kind, ("total", "epistemic"))
         self._labels = label_index
         self._rows = features
         self.frequencies_ = np.bincount(label_index, minlength=logits.shape[1]) / len(features)
@@ -125,11 +135,17 @@ class NUQ(Detector):
         self.bandwidth_ = self._choose_bandwidth() if self.bandwidth is None else float(self.bandwidth)
 
     def _choose_bandwidth(self) -> float:
-        rows = self._rows[:: math.ceil(len(self._rows) / _ROWS_FOR_BANDWIDTH)]
+        some = np.arange(0, len(self._rows), math.ceil(len(self._rows) / _ROWS_FOR_BANDWIDTH))
         # One neighbour more, because each row is its own nearest.
-        distances = self._neighbours.kneighbors(rows, n_neighbors=self.n_neighbors + 1)[0][:, -1]
+        distances, nearest = self._neighbours.kneighbors(self._rows[some], n_neighbors=self.n_neighbors + 1)
+        low, high = distances[:, 1].mean(), distances[:, -1].mean()
         # Rows that coincide have no distances to go by; any bandwidth serves them.
-        return float(np.median(distances)) or 1.0
+        grid = [width for width in np.linspace(low, high, _N_BANDWIDTHS) if width > 0.0] or [1.0]
+        labels = self._labels[nearest[:, 1:]]
+        kernels = [-0.5 * (distances[:, 1:] / width) ** 2 for width in grid]
+        masses = [_weigh_classes(kernel, labels, self.frequencies_, self.prior_weight) for kernel in kernels]
+        n_right = [np.sum(mass.argmax(axis=1) == self._labels[some]) for mass in masses]
+        return float(grid[int(np.argmax(n_right))])
 
     def _score_parts(self, features: Floats) -> tuple[Floats, Floats]:
         """Return the logarithms of the aleatoric and the epistemic uncertainty of each row."""
@@ -142,4 +158,17 @@ class NUQ(Detector):
         )
 
     def _score(self, features: Floats, logits: Floats) -> Floats:
-        return np.logaddexp(*self._score_parts(features))
+        aleatoric, epistemic = self._score_parts(features)
+        return epistemic if self.kind == "epistemic" else np.logaddexp(aleatoric, epistemic)
+
+
+def _weigh_classes(
+    log_kernel: Floats, neighbour_labels: NDArray[np.intp], frequencies: Floats, prior_weight: float
+) -> Floats:
+    """Return the weight of each class around each row, shape (n, C), the prior included."""
+    # The prior is at least as heavy as any one neighbour times prior_weight, so only neighbours can underflow, and the
+    # shares of the classes are then those of the prior.
+    kernel = np.exp(log_kernel)
+    mass = prior_weight * np.tile(frequencies, (len(kernel), 1))
+    np.add.at(mass, (np.arange(len(kernel))[:, None], neighbour_labels), kernel)
+    return mass

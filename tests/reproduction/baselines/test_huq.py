@@ -7,6 +7,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import rankdata
 
 from onsphere.baselines import KNN, MSP, Entropy, Mahalanobis
+from onsphere.metrics import aurc
 from reproduction.baselines import HUQ, huq
 
 SCORES = arrays(float, 25, elements=st.floats(0, 1).map(lambda value: round(value, 2)))
@@ -64,3 +65,23 @@ def test_huq_of_detectors(train, rows):
     default = [Mahalanobis().fit(*train), MSP().fit(*train)]
     expected = huq(*(part.score(*rows[:2]) for part in default), *(part.score(*train[:2]) for part in default))
     np.testing.assert_allclose(HUQ().fit(*train).score(*rows[:2]), expected, atol=1e-12)
+
+
+def test_huq_is_tuned_on_the_mistakes_of_held_out_rows(train, make_rows):
+    features, logits, labels = make_rows(200, seed=3)
+    hybrid = HUQ().fit(*train)
+    assert (hybrid.delta_min_, hybrid.delta_max_, hybrid.alpha_) == (0.1, 0.9, 0.1)
+    hybrid.tune(features, logits, labels)
+    is_wrong = (logits.argmax(axis=1) != labels).astype(float)
+    parts = [part.fit(*train).score(features, logits) for part in (Mahalanobis(), MSP())]
+    areas = {
+        (low, high, alpha): aurc(is_wrong, huq(*parts, *parts, delta_min=low, delta_max=high, alpha=alpha))
+        for low in (0, 0.05, 0.1, 0.15)
+        for high in (0.95, 1)
+        for alpha in np.linspace(0, 1, 11)
+    }
+    found = hybrid.delta_min_, hybrid.delta_max_, hybrid.alpha_
+    assert areas[found] == min(areas.values())
+    # Ranks are now among these rows.
+    expected = huq(*parts, *parts, delta_min=found[0], delta_max=found[1], alpha=found[2])
+    np.testing.assert_allclose(hybrid.score(features, logits), expected, atol=1e-12)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
+from onsphere import InvalidInputError
 from reproduction.baselines import NUQ, nuq
 
 
@@ -13,10 +14,8 @@ from reproduction.baselines import NUQ, nuq
 def test_nuq_is_the_formula_of_its_paper(train, rows, bandwidth, prior_weight):
     features, _, labels = train
     detector = NUQ(n_neighbors=15, bandwidth=bandwidth, prior_weight=prior_weight).fit(*train)
-    # The rule: each row's distance to its fifteenth neighbour, itself not counted.
-    usual = np.median([sorted(math.dist(row, other) for other in features)[15] for row in features])
-    h = bandwidth or usual
-    assert detector.bandwidth_ == pytest.approx(h, rel=1e-6)
+    h = bandwidth or detector.bandwidth_
+    assert detector.bandwidth_ == h
     share = [np.mean(labels == index) for index in range(4)]
     square_integral = quad(lambda z: (math.exp(-z * z / 2) / math.sqrt(2 * math.pi)) ** 2, -20, 20)[0] ** 7
     height = (2 * math.pi) ** (-7 / 2)
@@ -53,7 +52,33 @@ def test_nuq_of_rows_that_coincide():
     assert detector.score([[0.0, 0.0]], [[0.0, 0.0]]) < detector.score([[9.0, 0.0]], [[0.0, 0.0]])
 
 
+def test_nuq_can_score_by_the_variance_alone(train, rows):
+    detector = NUQ(kind="epistemic").fit(*train)
+    np.testing.assert_array_equal(detector.score(*rows[:2]), detector._score_parts(rows[0])[1])
+    with pytest.raises(InvalidInputError, match="'kind' parameter of NUQ must be one of 'total', 'epistemic'"):
+        NUQ(kind="both").fit(*train)
+
+
+def test_the_bandwidth_classifies_most_training_rows_right(train):
+    features, _, labels = train
+    nearest = [sorted(range(300), key=lambda other, row=row: math.dist(row, features[other]))[1:6] for row in features]
+    distances = np.array([[math.dist(features[k], features[other]) for other in nearest[k]] for k in range(300)])
+    grid = np.linspace(distances[:, 0].mean(), distances[:, -1].mean(), 5)
+
+    def count_right(width):
+        kernel = np.exp(-0.5 * (distances / width) ** 2)
+        mass = [
+            [0.1 * np.mean(labels == each) + kernel[k][labels[nearest[k]] == each].sum() for each in range(4)]
+            for k in range(300)
+        ]
+        return np.sum(np.argmax(mass, axis=1) == labels)
+
+    found = NUQ(n_neighbors=5, prior_weight=0.1).fit(*train).bandwidth_
+    assert found == pytest.approx(grid[np.argmax([count_right(width) for width in grid])], rel=1e-6)
+
+
 def test_the_bandwidth_of_many_rows_comes_from_some_of_them(make_rows):
     features, logits, labels = make_rows(4100, seed=2)
-    some = [np.sort(np.linalg.norm(features - row, axis=1))[5] for row in features[::3]]
-    assert NUQ(n_neighbors=5).fit(features, logits, labels).bandwidth_ == pytest.approx(np.median(some), rel=1e-6)
+    some = np.array([np.sort(np.linalg.norm(features - row, axis=1))[[1, 5]] for row in features[::3]])
+    found = NUQ(n_neighbors=5).fit(features, logits, labels).bandwidth_
+    assert np.isclose(np.linspace(*some.mean(axis=0), 5), found, rtol=1e-6).any()

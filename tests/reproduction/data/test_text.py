@@ -59,6 +59,24 @@ def test_the_whole_set_goes_before_a_part_of_it(base):
     assert found() == ["table"]
 
 
+def test_files_of_the_hub_and_of_the_authors_are_the_whole_set(base):
+    (base / "ag_news_train_subset.csv").write_text("text,label\npart,0\n")
+    with pytest.raises(InvalidInputError, match=r"Get the whole split 'train' of 'ag_news'"):
+        load_text("ag_news", "train", folder=base.parent, whole=True)
+    (base / "ag_news").mkdir()
+    for names in ("", "Class Index,Title,Description\n"):
+        (base / "ag_news" / "train.csv").write_text(f'{names}"3","A title","of, a text"\n"4","B","c"\n')
+        texts, labels = load_text("ag_news", "train", folder=base.parent, whole=True)
+        assert texts == ["A title of, a text", "B c"]
+        assert labels is not None
+        assert labels.tolist() == [2, 3]
+    table = pa.table({"text": ["hub"], "label": [1]})
+    parquet.write_table(table, base / "ag_news" / "train-00000-of-00001.parquet")
+    assert load_text("ag_news", "train", folder=base.parent)[0] == ["hub"]
+    parquet.write_table(pa.table({"title": ["a"], "content": ["b"], "label": [0]}), base / "dbpedia_test.parquet")
+    assert load_text("dbpedia", folder=base.parent)[0] == ["b"]
+
+
 def test_the_folder_comes_from_the_environment(base, monkeypatch):
     (base / "emotion_test.csv").write_text("text\na\n")
     monkeypatch.setenv("ONSPHERE_DATA", str(base.parent))
@@ -87,6 +105,9 @@ def test_missing_files_and_bad_arguments_are_named(tmp_path):
         (b"text,label\na,1.5\n", "a whole number of at least 0 as label"),
         (b"text,label\na,1,2\n", "as many columns as different names"),
         (b"text,text\na,b\n", "as many columns as different names"),
+        (b'"x1","a","b"\n', "with a column 'text'"),
+        (b"Class Index,Title,Description\nx,a,b\n", "a whole number of at least 0 as label"),
+        (b'"0","a","b"\n', "a whole number of at least 0 as label"),
         (b"text\n\xff\xfe\n", "a CSV file in UTF-8"),
         (b'text\n"never closed\n', "a CSV file in UTF-8"),
     ],
