@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsphere import Calibration, metrics, plots
@@ -267,7 +268,7 @@ def _make_rooms(n: int, rng: np.random.Generator, size: int = 32) -> tuple[Float
     return colour * np.exp(-1.5 * depth)[:, None] + rng.normal(scale=0.01, size=(n, 3, size, size)), depth
 
 
-def _to_tensor(values: Floats) -> Tensor:
+def _to_tensor(values: NDArray[Any]) -> Tensor:
     return torch.as_tensor(values, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
 
 
@@ -408,15 +409,16 @@ def _draw_scatter(runs: Sequence[dict[str, Any]]) -> Any:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 4, figsize=(12, 5.8), layout="constrained", sharey=True)
-    noise, dots = np.concatenate([run["noise"] for run in runs]), None
+    noise = np.concatenate([run["noise"] for run in runs])
+    dots: Any = None
     for ax, method in zip(axes.flat, _ALL, strict=True):
         error, uncertainty = _join_rows(runs, method, "error", "uncertainty")
         dots = ax.scatter(uncertainty, error, c=noise, s=9, cmap="viridis", vmin=0, vmax=0.5)
         end = min(float(uncertainty.max()), float(error.max()))
         ax.plot([0, end], [0, end], **plots.REFERENCE)
-        rank = average(runs, method, "Spearman")
-        ax.set_title(f"{method}: Spearman {rank:.2f}", fontsize=9)
+        ax.set_title(f"{method} ({average(runs, method, 'Spearman'):.2f})", fontsize=9)
         ax.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Error against uncertainty of each test picture (in brackets: Spearman)", fontsize=10)
     figure.supxlabel("Uncertainty, scaled on clean validation pictures (10 m)", fontsize=10)
     figure.supylabel("RMSE (10 m)", fontsize=10)
     figure.colorbar(dots, ax=axes, label="Noise a", shrink=0.8)
@@ -431,6 +433,7 @@ def _draw_boxes(runs: Sequence[dict[str, Any]]) -> Any:
         error, confidence = _join_rows(runs, method, "error", "confidence")
         plots.error_by_confidence(error, confidence, n_bins=10, ax=ax)
         ax.set(xlabel="", ylabel="")
+        ax.get_legend().remove()
         ax.set_title(method, fontsize=9)
     figure.supxlabel("Confidence (the wider a box, the more pictures)", fontsize=10)
     figure.supylabel("RMSE (10 m)", fontsize=10)
@@ -449,7 +452,7 @@ def _draw_selective(runs: Sequence[dict[str, Any]]) -> Any:
             coverage, risk = metrics.risk_coverage_curve(error, uncertainty)
             # The mean of a few pictures says little.
             shown = coverage >= 0.05
-            ax.plot(coverage[shown], risk[shown], linewidth=2, label=method)
+            ax.plot(coverage[shown], risk[shown], linewidth=2, color=_choose_color(method), label=method)
         ax.set(title=title, xlabel="Coverage: share of pictures accepted", ylabel="")
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(**plots.LEGEND)
@@ -461,20 +464,27 @@ def _draw_noise(runs: Sequence[dict[str, Any]]) -> Any:
     """Draw error and uncertainty against the noise, in five bins."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(12.5, 4.2), layout="constrained")
     noise, edges = np.concatenate([run["noise"] for run in runs]), np.linspace(0, 0.5, 6)
     bins = np.clip(np.digitize(noise, edges) - 1, 0, 4)
     filled = np.unique(bins)
     for method in _ALL:
         for ax, values in zip(axes, _join_rows(runs, method, "error", "uncertainty"), strict=True):
-            ax.plot(edges[filled] + 0.05, [values[bins == each].mean() for each in filled], marker=".", label=method)
+            means = [values[bins == each].mean() for each in filled]
+            ax.plot(edges[filled] + 0.05, means, marker=".", color=_choose_color(method), label=method)
     axes[0].set(title="Error against noise", ylabel="Mean RMSE (10 m)")
     axes[1].set(title="Uncertainty against noise", ylabel="Mean uncertainty (10 m)")
     for ax in axes:
         ax.set(xlabel="Noise a")
         ax.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(**plots.LEGEND)
+    # The error frame has the maps of HCM, so its line hides that of HCM in the first panel.
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right center", **plots.LEGEND)
     return figure
+
+
+def _choose_color(method: str) -> str:
+    """Return the colour of a method, the same in each figure."""
+    return f"C{_ALL.index(method)}"
 
 
 def _draw_examples(run: dict[str, Any], method: str) -> Any:
