@@ -158,15 +158,14 @@ def train(
     batches = [batch for _ in range(n_epochs) for batch in plan_batches(lengths, batch_size, generator)]
     optimizer = torch.optim.AdamW([dict(group) for group in parameters], fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / len(batches))
-    state = checkpoints.load(name)
-    done = 0
-    if state is not None:
-        network.load_state_dict(state["network"])
-        done = state["step"]
-        if done < len(batches):
-            optimizer.load_state_dict(state["optimizer"])
-            schedule.load_state_dict(state["schedule"])
-            torch.set_rng_state(state["random"])
+    kept = checkpoints.load(name)
+    done = 0 if kept is None else kept["step"]
+    if kept is not None:
+        network.load_state_dict(kept["network"])
+    if 0 < done < len(batches):
+        optimizer.load_state_dict(kept["optimizer"])
+        schedule.load_state_dict(kept["schedule"])
+        torch.set_rng_state(kept["random"])
     network.train()
     place = next(network.parameters()).device
     for step, batch in enumerate(batches[done:], start=done + 1):
@@ -177,7 +176,7 @@ def train(
         schedule.step()
         is_last = step == len(batches)
         if is_last or step % _STEPS_PER_CHECKPOINT == 0:
-            state = {"step": step, "network": network.state_dict()}
+            state: Any = {"step": step, "network": network.state_dict()}
             if not is_last:
                 state |= {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
                 state["random"] = torch.get_rng_state()

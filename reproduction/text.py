@@ -6,24 +6,21 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from onsphere import FrozenHead, OnsphereWarning, SphericalOutput
 from onsphere.baselines import KNN, MSP, Detector, Gini
 from onsphere.metrics import accuracy, auroc, fpr_at_tpr
 from onsphere.plots import PALETTE
 from onsphere.sphere import scores
-from onsphere.torch import Attached, HCMLoss, attach
 from reproduction.arguments import Floats
 from reproduction.baselines import HUQ, NUQ, RAU
 from reproduction.checkpoints import Checkpoints
 from reproduction.data import load_text
 from reproduction.experiment import Claim, Deviation, OnProgress, make_row
-from reproduction.fine_tuning import make_encoder, read_vectors, train
+from reproduction.text_networks import Answers, Texts, fine_tune
 
 TITLE = "Text classification (Tables 13 and 14)"
 
@@ -108,17 +105,6 @@ METRICS = {
     "FPR@95": partial(fpr_at_tpr, positive="in"),
     "FPR@95, foreign positive": partial(fpr_at_tpr, positive="out"),
 }
-# The settings on which the softmax network depends, which seeds may share.
-OF_SOFTMAX = (
-    "encoder",
-    "n_train",
-    "n_validation",
-    "n_tokens",
-    "precision",
-    "batch_size",
-    "softmax_epochs",
-    "softmax_rate",
-)
 
 # AUROC and FPR at 95 % TPR by method, for the sets of OUTSIDE in order.
 PAPER = {
@@ -139,31 +125,14 @@ PAPER = {
 }
 
 
-class Texts(NamedTuple):
-    """Texts, and their classes where they are news."""
-
-    texts: list[str]
-    labels: Any = None
-
-    def pick(self, rows: Any) -> Texts:
-        """Return some of them, in the order of the rows."""
-        return Texts([self.texts[row] for row in rows], None if self.labels is None else self.labels[rows])
-
-
-class Answers(NamedTuple):
-    """What the softmax network says of some texts."""
-
-    features: Floats
-    logits: Floats
-
-
 def measure(
     settings: dict[str, Any], seed: int, *, data: Path, device: str, checkpoints: Checkpoints, on_progress: OnProgress
 ) -> dict[str, Any]:
     pools = make_pools(settings, seed) if settings["encoder"] == "words" else load_pools(settings, data)
     rows = draw_rows(settings, seed, pools)
     on_progress(0.05, 1, "trains the networks")
-    softmax, directions = fine_tune(settings, seed, pools, rows, data, device, checkpoints, on_progress)
+    places: dict[str, Any] = {"data": data, "device": device, "checkpoints": checkpoints, "on_progress": on_progress}
+    softmax, directions = fine_tune(settings, seed, pools, rows, **places)
     on_progress(0.9, 1, "fits the detectors")
     outputs = {name: SphericalOutput(each, np.ones(len(each))) for name, each in directions.items()}
     drawn = {name: Answers(*(part[rows[name]] for part in softmax[name])) for name in rows}
@@ -269,86 +238,6 @@ def make_texts(topics: Sequence[int], n: int, generator: np.random.Generator) ->
         for label, some, others in rows
     ]
     return Texts(texts, labels)
-
-
-# --- the paper's way: an encoder is trained with a softmax, then with HCM's loss ---
-
-
-def fine_tune(
-    settings: dict[str, Any],
-    seed: int,
-    pools: dict[str, Texts],
-    rows: dict[str, Any],
-    data: Path,
-    device: str,
-    checkpoints: Checkpoints,
-    on_progress: OnProgress,
-) -> tuple[dict[str, Answers], dict[str, Floats]]:
-    """Return what the softmax network says of every pool, and HCM's directions of the rows that were drawn."""
-    shared = checkpoints
-    if settings["share_softmax"]:
-        of_softmax = {name: settings[name] for name in OF_SOFTMAX}
-        shared = Checkpoints.of_seed(checkpoints.folder.parent / "softmax", of_softmax, 0)
-    torch.manual_seed(0 if settings["share_softmax"] else seed)
-    encoder = make_encoder(settings["encoder"], data, settings["n_tokens"], precision=settings["precision"]).to(device)
-    network = nn.Sequential(encoder, nn.Linear(encoder.n_features, N_CLASSES).to(device))
-    tokens = encoder.tokenize(pools["train"].texts)
-    options: dict[str, Any] = {"batch_size": settings["batch_size"]}
-    train(
-        network,
-        nn.CrossEntropyLoss(),
-        tokens,
-        pools["train"].labels,
-        parameters=[{"params": network.parameters(), "lr": settings["softmax_rate"]}],
-        n_epochs=settings["softmax_epochs"],
-        seed=0 if settings["share_softmax"] else seed,
-        checkpoints=shared,
-        name="softmax",
-        on_step=lambda done, total: on_progress(0.05 + 0.35 * done / total, 1, f"softmax, step {done} of {total}"),
-        **options,
-    )
-    softmax = {name: read_softmax(network, name, pool.texts, shared) for name, pool in pools.items()}
-    torch.manual_seed(seed)
-    hcm = attach(network, N_CLASSES, embedding="onehot")
-    head: Any = hcm.get_submodule(f"model.{hcm.layer}")
-    train(
-        hcm,
-        HCMLoss(hcm),
-        tokens,
-        pools["train"].labels,
-        parameters=[
-            {"params": encoder.parameters(), "lr": settings["rate"]},
-            {"params": head.parameters(), "lr": settings["head_rate"]},
-        ],
-        n_epochs=settings["hcm_epochs"],
-        seed=seed,
-        checkpoints=checkpoints,
-        name="hcm",
-        on_step=lambda done, total: on_progress(0.5 + 0.35 * done / total, 1, f"HCM, step {done} of {total}"),
-        **options,
-    )
-    return softmax, {
-        name: read_directions(hcm, encoder, head, pools[name].pick(drawn).texts) for name, drawn in rows.items()
-    }
-
-
-@torch.inference_mode()
-def read_softmax(network: nn.Sequential, name: str, texts: Sequence[str], checkpoints: Checkpoints) -> Answers:
-    """Return what the softmax network says of a pool; its features are kept on disk."""
-    kept_as = f"features-{name}-{len(texts)}"
-    features = checkpoints.load(kept_as)
-    if features is None:
-        features = read_vectors(network[0], texts)
-        checkpoints.save(kept_as, features)
-    logits = network[1](features.to(network[1].weight.device)).cpu()
-    return Answers(features.double().numpy(), logits.double().numpy())
-
-
-@torch.inference_mode()
-def read_directions(network: Attached, encoder: Any, head: nn.Linear, texts: Sequence[str]) -> Floats:
-    """Return the direction that HCM gives each text."""
-    vectors = read_vectors(encoder, texts).to(head.weight.device)
-    return network.read(head(vectors)).direction.cpu().double().numpy()
 
 
 # --- tables, claims and figures ---

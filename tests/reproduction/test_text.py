@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onsphere import InvalidInputError
-from reproduction import reproduce, text
+from reproduction import reproduce, text, text_networks
 from reproduction.checkpoints import Checkpoints
 
 PLACES = {"data": None, "device": "cpu", "on_progress": lambda done, total, what: None}
@@ -70,8 +70,10 @@ def test_a_folder_with_bert_is_fine_tuned_with_a_softmax_and_then_with_the_spher
 
 
 def test_seeds_share_the_softmax_network_and_not_the_spherical_one(tmp_path, encoder, monkeypatch):
-    trained, train = [], text.train
-    monkeypatch.setattr(text, "train", lambda *args, **options: trained.append(options) or train(*args, **options))
+    trained, train = [], text_networks.train
+    monkeypatch.setattr(
+        text_networks, "train", lambda *args, **options: trained.append(options) or train(*args, **options)
+    )
     write_sets(tmp_path, 80)
     folder, one_epoch = tmp_path / "checkpoints", {"n_test": None, "softmax_epochs": 1}
     runs = [
