@@ -26,8 +26,9 @@ class DenseHead(SphereReader):
     out_channels : int, default 1
         Number of targets D per pixel, or of classes.
     event : {"pixel", "image"}, default "pixel"
-        "pixel" gives every pixel a sphere of its own: direction (B, H, W, k), magnitude (B, H, W). "image" takes the
-        whole map as one vector, as in the paper's experiment on depth: direction (B, H·W·D), magnitude (B,).
+        "pixel" gives every pixel a sphere of its own: direction (B, H, W, k), magnitude (B, H, W); with "duplicate"
+        as embedding this is the paper's experiment on depth. "image" takes the whole map as one vector: direction
+        (B, H·W·D), magnitude (B,).
     size : (H, W), optional
         Of the maps; needed for "image", and only there.
     embedding : as in `SphericalHead`
