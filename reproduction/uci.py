@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from onsphere.metrics import (
 from onsphere.plots import GREY, LEGEND, PALETTE, REFERENCE
 from reproduction.arguments import Floats
 from reproduction.checkpoints import Checkpoints
+from reproduction.error_tables import RIVALS, STANDARDIZED
 from reproduction.experiment import Claim, Deviation, OnProgress, make_row
 from reproduction.tabular import TRAINING, Split, make_network, split_rows
 
@@ -42,35 +44,60 @@ TITLE = "UCI: noised inputs on six tables (Table 11, Figure 6)"
 
 ABOUT = """
 Networks with three hidden layers of 20 learn 80 % of the rows of a set; 10 % calibrate them, and the last 10 % are
-tested with noise added to their standardised features. Every seed has its own split. The paper's σ goes up to 5 and its
-table says N(0, 5I): the main figures are for σ = 5, and a column has those for a variance of 5.
+tested with noise added to their standardised features. The paper's σ goes up to 5 and its table says N(0, 5I): the main
+figures are for σ = 5, and a column has those for a variance of 5.
 
-- "HCM" is the paper's as it is written: the target written twice (`Duplicate(standardize=False)`), product decoder, u.
-  All targets are positive, so all directions are the same, and only inputs unlike the training rows move them. The
-  paper does not say whether targets were standardised before; "HCM standardised" is the same method where they were.
-- Ours are "HCM Lift" (u + a; named before these runs, but known from earlier ones on these sets to see such noise, see
-  `benchmarks/results/shift.md`), "HCM ExtraTrees" (`HCMRegressor()` as it comes), and the coverage of 90 % intervals on
-  clean test rows.
-- MC Dropout drops 10 % and passes 50 times; the ensemble has 5 members; EDL is scored by its epistemic part.
+- "HCM" is the paper's: the target as it is, written twice (`Duplicate(standardize=False)`), product decoder, u, and a
+  network whose outputs are direction and magnitude themselves (`TorchRegressor(standardize="inputs")`). Until version
+  0.2 these columns were standardised before they were learned: all targets are positive, so the direction is the same
+  everywhere, became a column of zeros, and hardly moved off the data. HCM then led in 2 of 12 correlations.
+- "EDL", "MC Dropout" and "Ensemble" are trained alike: features standardised, targets as they are. The paper's
+  conclusions are judged against these. "EDL standardised" and so on learn a standardised target, as one usually would;
+  a conclusion of ours has to hold against the rivals of either way.
+- Ours are "HCM Lift" (u + a, standardised target), "HCM standardised" (the paper's method on a standardised target and
+  with standardised columns), "HCM ExtraTrees" (`HCMRegressor()` as it comes), and the coverage of 90 % intervals on clean
+  test rows.
 - Confidence is exp(−T·u) with the T that gives the least certain validation row .9, as in the paper's Figure 6; for MI
-  and ICE it is stretched to [0, 1] over the tested rows. The paper has no formula of these two; see `onsphere.metrics`.
-- RMSE, ICE and E-AURC of yacht are in standard deviations of its target: the paper's errors on clean rows of yacht are
-  too small for any other unit.
-- All networks of a preset are trained in the same way. `paper` has the paper's learning rate of 1e-4 for 200 epochs (in
-  batches of 32; the paper names no size), which is too little to learn these sets. `cpu` starts from 5e-3 and follows a
-  cosine, chosen on clean validation rows, with at most 16 batches in an epoch, and has 3 seeds. `quick` learns a small
-  set that needs no files.
+  and ICE it is stretched to [0, 1] over the tested rows.
+
+`quick` learns a small set that needs no files.
 """
 
-DEVIATIONS: list[Deviation] = []
+DEVIATIONS = [
+    Deviation(
+        paper="One split, with a fixed seed",
+        ours="`cpu`: a new split for every seed. `paper`: one for all seeds",
+        why="A set like yacht has 31 test rows; one split would leave much to chance",
+    ),
+    Deviation(
+        paper="Adam with a learning rate of 1e-4 for 200 epochs; no batch size is named",
+        ours="`cpu`: from 5e-3 along a cosine, at most 16 batches in each of 200 epochs. `paper`: 1e-4, batches of 32",
+        why="Chosen on clean validation rows: 200 epochs at 1e-4 do not learn targets such as 450 MW",
+    ),
+    Deviation(
+        paper="Noise N(0, 5I) in the text of the table, σ up to 5 in the protocol",
+        ours="σ = 5, and a variance of 5 in a column of its own",
+        why="The paper does not say which it is",
+    ),
+    Deviation(
+        paper="No formula of MI and ICE, no rate of dropout, no number of members",
+        ours="Formulas inferred from the table's values (`onsphere.metrics`); 10 % and 50 passes; 5 members",
+        why="Not in the text",
+    ),
+    Deviation(
+        paper="RMSE, ICE and E-AURC of yacht in an unnamed unit",
+        ours="In standard deviations of its target",
+        why="The paper's errors on clean rows of yacht are too small for any other unit",
+    ),
+]
 
-PRESETS = {name: TRAINING[name] | {"n_seeds": n_seeds} for name, n_seeds in {"quick": 1, "cpu": 3, "paper": 5}.items()}
+PRESETS = {name: TRAINING[name] | {"n_seeds": n_seeds} for name, n_seeds in {"quick": 1, "cpu": 5, "paper": 5}.items()}
 
 METRICS = ("MI", "ICE", "Pearson", "Spearman", "E-AURC", "RMSE")
 CORRELATIONS = ("Pearson", "Spearman")
 HIGH_IS_GOOD = {"MI", "Pearson", "Spearman"}
-RIVALS = ("EDL", "MC Dropout", "Ensemble")
-METHODS = (*RIVALS, "HCM", "HCM Lift", "HCM standardised", "HCM ExtraTrees")
+EITHER_WAY = (*RIVALS, *STANDARDIZED)
+METHODS = (*RIVALS, "HCM", *STANDARDIZED, "HCM Lift", "HCM standardised", "HCM ExtraTrees")
 # Standard deviations of the noise, by the name under which a run keeps its figures.
 NOISES = {"0": 0.0, "1": 1.0, "2": 2.0, "3": 3.0, "4": 4.0, "5": 5.0, "variance 5": 5**0.5}
 COVERAGE = 0.9
@@ -133,26 +160,36 @@ def measure(
     found: dict[str, dict[str, Any]] = {}
     total = len(settings["sets"]) * len(METHODS)
     for name in settings["sets"]:
-        split = split_rows(name, seed, data=data)
+        split = split_rows(settings, name, seed, data=data)
         noise = np.random.default_rng([seed, 1]).normal(size=split.test[0].shape)
         found[name] = {"spread": split.spread, "methods": {}}
         for method, model in _make_models(settings, split, seed, device).items():
             on_progress(sum(len(each["methods"]) for each in found.values()), total, f"{name}, {method}")
-            model.fit(*split.train).calibrate(*split.validation)
-            found[name]["methods"][method] = _measure_method(model, split, noise)
+            measure_model = functools.partial(_measure_method, model, split, noise)
+            found[name]["methods"][method] = checkpoints.compute_once(f"{name}, {method}", measure_model)
     return {"sets": found}
 
 
 def _make_models(settings: Mapping[str, Any], split: Split, seed: int, device: str) -> dict[str, Any]:
     n_rows = len(split.train[1])
-    plain = make_network(settings, n_rows, device=device)
+
+    def make_rivals(**options: Any) -> list[Any]:
+        plain = make_network(settings, n_rows, device=device, **options)
+        dropping = make_network(settings, n_rows, device=device, dropout=0.1, **options)
+        return [
+            Evidential(plain, random_state=seed),
+            MCDropout(dropping, n_passes=50, random_state=seed),
+            DeepEnsemble(plain, n_members=5, random_state=seed),
+        ]
+
+    paper = make_network(settings, n_rows, device=device)
+    scaled = make_network(settings, n_rows, device=device, standardize=True)
     models = (
-        Evidential(plain, random_state=seed),
-        MCDropout(make_network(settings, n_rows, device=device, dropout=0.1), n_passes=50, random_state=seed),
-        DeepEnsemble(plain, n_members=5, random_state=seed),
-        HCMRegressor(plain, embedding=Duplicate(standardize=False), decoder="product", random_state=seed),
-        HCMRegressor(plain, embedding="lift", decoder="mean", uncertainty_score="anchored", random_state=seed),
-        HCMRegressor(plain, embedding="duplicate", decoder="product", random_state=seed),
+        *make_rivals(),
+        HCMRegressor(paper, embedding=Duplicate(standardize=False), decoder="product", random_state=seed),
+        *make_rivals(standardize=True),
+        HCMRegressor(scaled, embedding="lift", decoder="mean", uncertainty_score="anchored", random_state=seed),
+        HCMRegressor(scaled, embedding="duplicate", decoder="product", random_state=seed),
         HCMRegressor(random_state=seed),
     )
     return dict(zip(METHODS, models, strict=True))
@@ -161,6 +198,7 @@ def _make_models(settings: Mapping[str, Any], split: Split, seed: int, device: s
 def _measure_method(model: Any, split: Split, noise: Floats) -> dict[str, Any]:
     """Return the figures of one method: on clean rows, at every noise, and the confidences for the figures."""
     X, y = split.test
+    model.fit(*split.train).calibrate(*split.validation)
     clean = model.assess(X, coverage=COVERAGE)
     confidence_of = model.calibration_.confidence
     found: dict[str, Any] = {
@@ -226,7 +264,11 @@ def _average(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: 
 
 
 def find_best_correlations(
-    runs: Sequence[Mapping[str, Any]], method: str = "HCM Lift", *, noise: str = "5"
+    runs: Sequence[Mapping[str, Any]],
+    method: str = "HCM Lift",
+    *,
+    noise: str = "5",
+    rivals: Sequence[str] | None = None,
 ) -> dict[str, bool]:
     """Return, for each set and correlation, whether the method's mean over seeds is above those of its rivals.
 
@@ -237,23 +279,33 @@ def find_best_correlations(
     method : str, default "HCM Lift"
     noise : str, default "5"
         The standard deviation of the noise, or "variance 5".
+    rivals : sequence of str, optional
+        By default those trained like the paper's HCM for "HCM", and those trained either way for our own methods.
 
     Returns
     -------
     dict
         Keys like "concrete Pearson": 12 for the six sets.
     """
+    others = rivals or (RIVALS if method == "HCM" else EITHER_WAY)
     return {
-        f"{name} {metric}": _is_best(runs, name, method, metric, noise)
+        f"{name} {metric}": _is_best(runs, name, method, metric, noise, others)
         for name in runs[0]["sets"]
         for metric in CORRELATIONS
     }
 
 
-def _is_best(runs: Sequence[Mapping[str, Any]], name: str, method: str, metric: str, noise: str = "5") -> bool:
+def _is_best(
+    runs: Sequence[Mapping[str, Any]],
+    name: str,
+    method: str,
+    metric: str,
+    noise: str = "5",
+    rivals: Sequence[str] = RIVALS,
+) -> bool:
     sign = 1.0 if metric in HIGH_IS_GOOD else -1.0
-    rivals = [sign * _average(runs, name, rival, metric, noise) for rival in RIVALS]
-    return sign * _average(runs, name, method, metric, noise) > max(rivals)
+    best = max(sign * _average(runs, name, rival, metric, noise) for rival in rivals)
+    return sign * _average(runs, name, method, metric, noise) > best
 
 
 def check_claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -261,17 +313,23 @@ def check_claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     sets = list(runs[0]["sets"])
     most = len(CORRELATIONS) * len(sets) // 2 + 1
     found: list[Claim] = []
-    for method in ("HCM", "HCM standardised", "HCM Lift"):
-        best = find_best_correlations(runs, method)
-        weaker = find_best_correlations(runs, method, noise="variance 5")
+    for method, rivals in (
+        ("HCM", RIVALS),
+        ("HCM", EITHER_WAY),
+        ("HCM standardised", EITHER_WAY),
+        ("HCM Lift", EITHER_WAY),
+    ):
+        best = find_best_correlations(runs, method, rivals=rivals)
+        weaker = find_best_correlations(runs, method, noise="variance 5", rivals=rivals)
         lost = ", ".join(name for name, is_best in best.items() if not is_best) or "none"
         found.append(
             Claim(
-                f"{method} has the best correlations in most comparisons with EDL, MC Dropout and the ensemble",
+                f"{method} has the best correlations in most comparisons with EDL, MC Dropout and the ensemble"
+                + (", trained either way" if rivals is EITHER_WAY else ""),
                 sum(best.values()) >= most,
                 f"{sum(best.values())} of {len(best)} at σ = 5, {sum(weaker.values())} at a variance of 5, the paper's "
                 f"HCM in 9 of 12; not best at σ = 5: {lost}",
-                ours=method != "HCM",
+                ours=rivals is EITHER_WAY,
             )
         )
     every, none = len(sets), 0
@@ -347,14 +405,16 @@ def _draw_panels(runs: Sequence[Mapping[str, Any]], paint: Any, y_label: str, x_
     import matplotlib.pyplot as plt
 
     sets = list(runs[0]["sets"])
+    colors = dict(zip((*RIVALS, "HCM", "HCM Lift", "HCM ExtraTrees"), (*PALETTE[:5], GREY), strict=True))
     n_rows = -(-len(sets) // 3)
     figure, axes = plt.subplots(
         n_rows, 3, figsize=(10, 2.7 * n_rows + 0.6), squeeze=False, sharey=True, layout="constrained"
     )
     for ax, name in zip(axes.flat, sets, strict=False):
-        for method, color in zip(METHODS, (*PALETTE, GREY), strict=True):
+        for method in METHODS:
             is_hcm = method in {"HCM", "HCM Lift"}
-            paint(ax, name, method, {"color": color, "linewidth": 2.2 if is_hcm else 1.3})
+            style = {"color": colors[method.removesuffix(" standardised")], "linewidth": 2.2 if is_hcm else 1.3}
+            paint(ax, name, method, style | {"linestyle": "--" if method.endswith(" standardised") else "-"})
         ax.set(title=name.replace("_", " "), axisbelow=True)
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25, linewidth=0.6)
@@ -362,5 +422,7 @@ def _draw_panels(runs: Sequence[Mapping[str, Any]], paint: Any, y_label: str, x_
         ax.remove()
     figure.supylabel(y_label, fontsize="medium")
     figure.supxlabel(x_label, fontsize="medium")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(METHODS), **LEGEND)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(METHODS) // 2, **LEGEND
+    )
     return figure

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from onsphere import InvalidInputError
 from reproduction import industrial, reproduce
 from reproduction.checkpoints import Checkpoints
 from reproduction.data import WAFER_ANOMALIES, WAFER_KINDS
-from reproduction.error_tables import METRICS, RIVALS, VARIANTS
+from reproduction.error_tables import METRICS, RIVALS, STANDARDIZED, VARIANTS
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -38,7 +37,8 @@ def make_published_run(**of_methods):
     """A run that found the paper's figures, HCM's for those that it lacks, and held what is claimed beyond them."""
     run = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "real": {}}
     for method in industrial.METHODS:
-        figures, is_ours = industrial.PAPER.get(method, industrial.PAPER["HCM"]), method not in RIVALS
+        figures = industrial.PAPER.get(method.removesuffix(" standardised"), industrial.PAPER["HCM"])
+        is_ours = method.startswith("HCM")
         run["metrics"][method] = dict(zip(METRICS, figures, strict=True)) | of_methods.get(method.replace(" ", "_"), {})
         run["low"][method] = 3.0 if is_ours else 1.0
         found = {"RMSE": 1.0, "confidence": 0.5, "below .1": 0.1, "Spearman": 0.2, "AUROC": 0.9 if is_ours else 0.6}
@@ -86,7 +86,9 @@ def test_figures_are_in_their_ranges(quick):
 
 
 def test_wafers_with_an_anomaly_of_the_hole_are_predicted_worse(quick):
-    for kinds in quick.runs[0]["kinds"].values():
+    # A few epochs do not teach a network radii in nanometres.
+    for method in (*STANDARDIZED, "HCM standardised", "HCM Lift"):
+        kinds = quick.runs[0]["kinds"][method]
         assert kinds["under_etch"]["RMSE"] > kinds["normal"]["RMSE"]
 
 
@@ -106,16 +108,14 @@ def test_the_same_seed_gives_the_same_figures_and_missing_real_spectra_are_named
 
 
 @pytest.mark.parametrize("preset", ["cpu", "paper"])
-def test_other_presets_stop_where_real_spectra_are_missing_or_broken(tmp_path, preset):
+def test_a_long_run_goes_on_where_real_spectra_are_missing_or_broken(tmp_path, preset):
     def real(data):
-        return industrial._measure_real(industrial.PRESETS[preset], 0, data, "cpu")
+        return industrial._measure_real(industrial.PRESETS[preset], 0, data, "cpu")["skipped"]
 
-    with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz\. Got no such file"):
-        real(tmp_path)
+    assert "spectra_ncs.npz. Got no such file" in real(tmp_path)
     path = real_spectra(tmp_path) / "ellipsometry" / "spectra_ncs.npz"
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(InvalidInputError, match=r"spectra_ncs\.npz as"):
-        real(tmp_path)
+    assert "spectra_ncs.npz as" in real(tmp_path)
 
 
 # --- settings ---
@@ -146,7 +146,10 @@ def test_the_paper_preset_has_the_papers_steps():
         network = model.estimator
         assert network.callbacks[0][1].kwargs["milestones"] == [150, 300, 450, 600, 750, 900]
         assert (network.hidden_sizes, network.max_epochs, network.learning_rate) == ((200, 100, 50), 1000, 0.002)
-        assert network.dropout == (0.1 if model is models["MC Dropout"] else 0)
+    for name, model in models.items():
+        assert model.estimator.dropout == (0.1 if name.startswith("MC Dropout") else 0)
+        as_the_paper = name in (*RIVALS, "HCM")
+        assert model.estimator.standardize == ("inputs" if as_the_paper else True)
 
 
 # --- table and claims ---
@@ -158,7 +161,7 @@ def test_rows_have_the_published_figures():
     assert rows["EDL", "Spearman"]["paper"] == -0.1837
     assert rows["MC Dropout", "cov@2σ"]["paper"] == 0.8961
     assert rows["Ensemble", "RMSE"]["paper"] == 4.6783
-    assert rows["HCM raw", "RMSE"]["paper"] is None
+    assert rows["HCM standardised", "RMSE"]["paper"] is None
     assert rows["HCM Lift", "drift: share with a confidence below .1"]["ours"] == 0.1
     assert rows["HCM Lift", "drift: share with a confidence below .1"]["AUROC against normal"] == 0.9
     assert rows["HCM", "real spectra: RMSE, unseen sample"]["ours"] == 5.0
@@ -166,7 +169,7 @@ def test_rows_have_the_published_figures():
 
 def test_the_papers_own_figures_uphold_its_claims():
     found = held(make_published_run())
-    assert len(found) == 14
+    assert len(found) == 16
     assert all(found.values())
 
 
@@ -178,15 +181,15 @@ def test_claims_fail_where_the_figures_say_so():
         run["kinds"][method] = {kind: run["kinds"]["EDL"][kind] | {"AUROC": 0.1} for kind in WAFER_KINDS}
         run["real"][method]["AUROC"] = 0.5
     run["coverage"]["HCM Lift"] = 0.8
-    run["points"]["HCM raw"] = {"error": [1.0, 2.0, 2.0], "uncertainty": [40.0, 0.1, 0.1]}
+    run["points"]["HCM"] = {"error": [1.0, 2.0, 2.0], "uncertainty": [40.0, 0.1, 0.1]}
     assert not any(held(run).values())
 
 
 def test_a_bound_may_hold_and_be_loose_or_fail_and_be_near():
     run = make_published_run()
-    run["points"]["HCM raw"]["uncertainty"] = [0.1, 0.1]
+    run["points"]["HCM"]["uncertainty"] = [0.1, 0.1]
     assert [holds for text, holds in held(run).items() if "bound" in text] == [True, False]
-    run["points"]["HCM raw"]["uncertainty"] = [6.0, 12.0]
+    run["points"]["HCM"]["uncertainty"] = [6.0, 12.0]
     assert [holds for text, holds in held(run).items() if "bound" in text] == [False, True]
 
 

@@ -85,8 +85,11 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         Share of rows kept from training for "plateau" and `early_stopping`. Without these, all rows are trained on.
     callbacks : sequence of skorch callbacks, default ()
         For everything else: other schedules, clipped gradients, checkpoints, loggers.
-    standardize : bool, default True
+    standardize : {True, False, "inputs"}, default True
         Whether features and columns are centred and scaled to a standard deviation of 1 before they are learned.
+        "inputs" does so with the features only: the network's outputs are the columns themselves (direction, magnitude,
+        targets), as in the paper. Targets far from 0 or with a large spread are then learned more slowly, but off the
+        training rows the length of the direction moves more.
     device : str, default "auto"
         "auto" is "cuda" where there is one, else "cpu".
     mixed_precision : bool, default False
@@ -102,7 +105,8 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     Attributes
     ----------
     net_ : skorch.NeuralNetRegressor
-        Of the trained network; `net_.module_` is the network itself, for standardised features and columns.
+        Of the trained network; `net_.module_` is the network itself, for features and columns standardised as
+        `standardize` says.
     history_ : list of dict
         Losses and duration of each epoch.
     n_features_in_, feature_names_in_
@@ -141,7 +145,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         early_stopping: int | None = None,
         validation_fraction: float = 0.1,
         callbacks: Sequence[Any] = (),
-        standardize: bool = True,
+        standardize: bool | str = True,
         device: str = "auto",
         mixed_precision: bool = False,
         multi_process: bool = False,
@@ -197,9 +201,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         weights = check_sample_weight(sample_weight, rows)
         columns = target[:, None] if target.ndim == 1 else target
         self._target_is_flat = target.ndim == 1
-        self._feature_scaler = _make_scaler(self.standardize).fit(rows, sample_weight=weights)
-        standardizes = self.standardize and getattr(self.loss, "standardizes", True)
-        self._column_scaler: Any = _make_scaler(standardizes).fit(columns, sample_weight=weights)
+        self._feature_scaler = _make_scaler(bool(self.standardize)).fit(rows, sample_weight=weights)
+        scales_columns = not _scales_inputs_only(self.standardize) and getattr(self.loss, "standardizes", True)
+        self._column_scaler: Any = _make_scaler(bool(self.standardize and scales_columns)).fit(columns, sample_weight=weights)
         data = Rows(
             self._feature_scaler.transform(rows),
             self._column_scaler.transform(columns),
@@ -253,7 +257,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         return values[:, 0] if self._target_is_flat else values
 
     def predict_outputs(self, X: Any, *, n_samples: int | None = None, seed: int = 0) -> Floats:
-        """Return the outputs of the network itself: numbers for standardised columns.
+        """Return the outputs of the network itself: numbers for columns standardised as `standardize` says.
 
         Parameters
         ----------
@@ -325,7 +329,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         check_callbacks(self, self.callbacks)
         if self.module is not None and not callable(self.module):
             raise parameter_error(self, "module", "a Module, or a callable that makes one", self.module)
-        for name in ("standardize", "mixed_precision", "multi_process", "progress"):
+        if not isinstance(self.standardize, bool | np.bool_) and not _scales_inputs_only(self.standardize):
+            raise parameter_error(self, "standardize", "True, False or 'inputs'", self.standardize)
+        for name in ("mixed_precision", "multi_process", "progress"):
             check_flag(self, name, getattr(self, name))
 
     def _check_rows(self, X: Any, *, fitting: bool) -> Floats:
@@ -397,3 +403,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
 def _make_scaler(active: bool) -> Any:
     return StandardScaler(with_mean=active, with_std=active)
+
+
+def _scales_inputs_only(standardize: Any) -> bool:
+    return isinstance(standardize, str) and standardize == "inputs"
