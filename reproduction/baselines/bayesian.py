@@ -119,6 +119,8 @@ class BayesianMLP(MLP):
         Weight of the divergence from the prior in the penalty.
     noise : float, optional
         Standard deviation of the noise, in standardised units. By default it is learned.
+    negative_slope : float, default 0.01
+        As in `MLP`.
 
     Examples
     --------
@@ -137,9 +139,10 @@ class BayesianMLP(MLP):
         prior_scale: float = 1.0,
         prior_weight: float = 1.0,
         noise: float | None = None,
+        negative_slope: float = 0.01,
     ) -> None:
         n_columns = out_features // 2
-        super().__init__(in_features, n_columns, hidden_sizes=hidden_sizes)
+        super().__init__(in_features, n_columns, hidden_sizes=hidden_sizes, negative_slope=negative_slope)
         for name, layer in list(self.named_modules()):
             if isinstance(layer, nn.Linear):
                 bayesian = BayesianLinear(layer.in_features, layer.out_features, prior_scale=prior_scale)
@@ -189,6 +192,8 @@ class BayesianNetwork(BaseEstimator):
     prior_weight : float, default 0.1
         Weight of the divergence from the prior. 1 is the bound of the paper; less, a "cold" posterior, lets the rows
         count for more.
+    negative_slope : float, default 0.01
+        As in `MLP`.
     random_state : int, RandomState or None
 
     Attributes
@@ -217,6 +222,7 @@ class BayesianNetwork(BaseEstimator):
         n_passes: int = 50,
         prior_scale: float = 1.0,
         prior_weight: float = 0.1,
+        negative_slope: float = 0.01,
         random_state: Any = None,
     ) -> None:
         self.estimator = estimator
@@ -224,6 +230,7 @@ class BayesianNetwork(BaseEstimator):
         self.n_passes = n_passes
         self.prior_scale = prior_scale
         self.prior_weight = prior_weight
+        self.negative_slope = negative_slope
         self.random_state = random_state
 
     def fit(self, X: Floats, y: Floats) -> Self:
@@ -235,6 +242,7 @@ class BayesianNetwork(BaseEstimator):
             prior_scale=self.prior_scale,
             prior_weight=self.prior_weight,
             noise=self.noise,
+            negative_slope=self.negative_slope,
         )
         seed = make_random_state("BayesianNetwork", self.random_state).randint(2**31 - 1)
         network.set_params(module=module, loss=GaussianLoss(), weight_decay=0.0, random_state=seed)

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import multivariate_normal
 
+from onsphere.sphere.geometry import norm_violation
+from onsphere.torch import SphericalOutput
 from reproduction import reproduce, two_moons
 from reproduction.checkpoints import Checkpoints
 
-TINY = {"n_train": 100, "n_test": 200, "noise": 0.2, "batch_size": 32, "max_epochs": 30}
+TINY = {"n_train": 200, "n_test": 200, "noise": 0.2, "batch_size": 32, "max_epochs": 60}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,16 @@ def test_the_paper_s_protocol():
     X, label = two_moons.sample_moons(20, random_state=0)
     network = two_moons.train(X, label, {"max_epochs": 1, "batch_size": 32}, 0, "cpu", quiet)
     assert sum(weight.numel() for weight in network.parameters()) == 3 * 16 + 17 * 16 + 17 * 3  # d and R from 16
+
+
+def test_u_is_that_of_direction_times_magnitude():
+    class Constant(torch.nn.Module):
+        def forward(self, x):
+            return SphericalOutput(torch.tensor([[0.6, 0.8]] * len(x)), torch.full((len(x),), 1.5), None)
+
+    direction, u = two_moons.predict(Constant(), np.zeros((3, 2)), "cpu")
+    assert direction == pytest.approx(np.tile([0.6, 0.8], (3, 1)))
+    assert u == pytest.approx([0.5] * 3)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(tmp_path):
@@ -95,7 +108,9 @@ def test_all_claims_hold_for_a_perfect_model():
     X, label = two_moons.sample_moons(2000, noise=0.2, random_state=0)
     grid = plane()
     on_map = two_moons.true_probability(grid.reshape(-1, 2), 0.2).reshape(grid.shape)
-    found = two_moons.compute_figures(X, label, two_moons.true_probability(X, 0.2), grid, on_map, 0.2)
+    probability = two_moons.true_probability(X, 0.2)
+    u, u_on_map = norm_violation(probability), norm_violation(on_map)
+    found = two_moons.compute_figures(X, label, probability, u, grid, on_map, u_on_map, 0.2)
     assert found["Spearman of u with the true u"] == pytest.approx(1)
     assert found["accuracy"] == found["accuracy of the true probabilities"] > 0.95
     assert found["ambiguous points: |d₁ + d₂ − 1|"] == pytest.approx(0, abs=1e-12)
