@@ -127,14 +127,12 @@ def test_frozen_heads_answer_as_in_python(task, kind, tmp_path):
     assert parity.n_flag_differs < 20
 
 
-@pytest.mark.parametrize("task", ["five", "classes"])
-def test_networks_answer_within_the_bound_of_float32(task, tmp_path):
+@pytest.mark.parametrize(("task", "standardize"), [("five", True), ("five", "inputs"), ("classes", False)])
+def test_networks_answer_within_the_bound_of_float32(task, standardize, tmp_path):
     torch = pytest.importorskip("torch")
     from onsphere.torch import TorchRegressor
 
-    network = TorchRegressor(
-        hidden_sizes=(20, 20), max_epochs=5, dropout=0.1, standardize=task == "five", random_state=0
-    )
+    network = TorchRegressor(hidden_sizes=(20, 20), max_epochs=5, dropout=0.1, standardize=standardize, random_state=0)
     X = np.nan_to_num(make_rows(400, 0))
     y = make_targets(X, task)
     kind = HCMClassifier if task == "classes" else HCMRegressor

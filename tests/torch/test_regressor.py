@@ -21,7 +21,16 @@ from skorch.callbacks import Callback, GradientNormClipping
 from torch import nn
 
 import onsphere.torch
-from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, Lift, MissingExtraError, NotFittedError, OneHot
+from onsphere import (
+    HCMClassifier,
+    HCMRegressor,
+    InvalidInputError,
+    Lift,
+    MissingExtraError,
+    NotFittedError,
+    OneHot,
+    Polar,
+)
 from onsphere.models.backbone import join_columns
 from onsphere.torch import HCMLoss, TorchRegressor
 from onsphere.torch.running import find_device
@@ -135,7 +144,7 @@ def test_a_weight_counts_like_repeated_rows():
 # --- the loss ---
 
 
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("standardize", [True, False, "inputs"])
 def test_on_the_sphere_the_loss_is_that_of_the_paper(standardize):
     """One step of plain gradient descent with weight decay 0 shows the gradient."""
     X, y = table(40)
@@ -148,7 +157,7 @@ def test_on_the_sphere_the_loss_is_that_of_the_paper(standardize):
     X = (X - 1000.0) / 50.0
     model = small(**options).fit(X, columns, column_layout=layout)
 
-    center, scale = (columns.mean(axis=0), columns.std(axis=0)) if standardize else (0.0, 1.0)
+    center, scale = (columns.mean(axis=0), columns.std(axis=0)) if standardize is True else (0.0, 1.0)
     inputs = (X - X.mean(axis=0)) / X.std(axis=0) if standardize else X
     raw = start(torch.tensor(inputs, dtype=torch.float32)) * torch.tensor(scale) + torch.tensor(center)
     output = onsphere.torch.SphericalOutput(raw[:, :3], raw[:, 3], raw[:, 4:])
@@ -227,12 +236,12 @@ class AsTheyAre(nn.MSELoss):
     standardizes = False
 
 
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("standardize", [True, False, "inputs"])
 @pytest.mark.parametrize("loss", ["squared", AsTheyAre()], ids=str)
 def test_columns_are_standardised_by_default(standardize, loss):
     X, y = table()
     model = small(loss=loss, standardize=standardize).fit(X, y)
-    scaled = standardize and loss == "squared"
+    scaled = standardize is True and loss == "squared"
     center, scale = (y.mean(axis=0), y.std(axis=0)) if scaled else (0.0, np.ones(2))
     draws = np.random.default_rng(0).normal(size=(3, 5, 2))
     np.testing.assert_allclose(model.unstandardize(draws), draws * scale + center)
@@ -244,6 +253,24 @@ def test_columns_are_standardised_by_default(standardize, loss):
         np.testing.assert_allclose(
             model.net_.module_(model.standardize_rows(X)), model.predict_outputs(X), rtol=1e-5, atol=1e-5
         )
+
+
+def test_with_scaled_inputs_the_outputs_are_the_columns_themselves(tmp_path):
+    X, y = table()
+    y = 50.0 + 0.1 * y / y.std(axis=0)
+    hcm = HCMRegressor(small(standardize="inputs"), embedding=Polar(standardize=False), decoder="product")
+    model = hcm.fit(1e3 * X, y)
+    network = model.estimator_
+    with torch.no_grad():
+        outputs = network.net_.module_(network.standardize_rows(1e3 * X)).double().numpy()
+    np.testing.assert_array_equal(network.predict(1e3 * X), outputs)
+    np.testing.assert_allclose(model.predict(1e3 * X), outputs[:, :2] * outputs[:, 2:], rtol=1e-6)  # R·d, as they are
+    norms = np.linalg.norm(outputs[:, :2], axis=1)
+    np.testing.assert_allclose(model.predict_uncertainty(1e3 * X), np.abs(outputs[:, 2] * (norms - 1)), rtol=1e-4)
+    model.save(tmp_path / "model.onsphere")
+    loaded = onsphere.load(tmp_path / "model.onsphere")
+    assert loaded.estimator_.standardize == "inputs"
+    np.testing.assert_array_equal(loaded.predict(1e3 * X), model.predict(1e3 * X))
 
 
 class Pulled(nn.Linear):
@@ -489,7 +516,8 @@ def test_modules_that_do_not_fit(module, message):
         ({"loss": "cubic"}, "'loss' parameter of TorchRegressor must be one of 'auto', 'squared'"),
         ({"loss": 3}, "'loss' parameter"),
         ({"device": "abacus"}, "'device' parameter of TorchRegressor must be 'auto' or a device that torch finds here"),
-        ({"standardize": 1}, "'standardize' parameter of TorchRegressor must be True or False"),
+        ({"standardize": 1}, "'standardize' parameter of TorchRegressor must be True, False or 'inputs'. Got 1"),
+        ({"standardize": "targets"}, "must be True, False or 'inputs'. Got 'targets'"),
         ({"random_state": "x"}, "'random_state' parameter"),
         ({"hidden_sizes": ()}, "'hidden_sizes' parameter"),
     ],
