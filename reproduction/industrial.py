@@ -232,7 +232,8 @@ def _make_models(settings: dict[str, Any], seed: int, device: str) -> dict[str, 
         standardize="inputs",
         device=device,
     )
-    scaled: Any = clone(network).set_params(standardize=True)
+    scaled: Any = clone(network)
+    scaled.set_params(standardize=True)
 
     def make_rivals(plain: TorchRegressor) -> list[Any]:
         thinned: Any = clone(plain)

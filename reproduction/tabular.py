@@ -79,10 +79,10 @@ def _load_rows(name: str, data: Path) -> tuple[Floats, Floats]:
     return load_uci(name, folder=data)
 
 
-def make_network(settings: Mapping[str, Any], n_rows: int, *, device: str, **options: Any) -> TorchRegressor:
+def make_network(
+    settings: Mapping[str, Any], n_rows: int, *, device: str, standardize: bool | str = "inputs", **options: Any
+) -> TorchRegressor:
     """Return the paper's network for tables: three hidden layers of 20 with leaky rectifiers, trained by Adam.
-
-    Its outputs are direction and magnitude themselves, or the target itself, unless standardize=True is an option.
 
     Parameters
     ----------
@@ -92,6 +92,8 @@ def make_network(settings: Mapping[str, Any], n_rows: int, *, device: str, **opt
     n_rows : int
         Training rows.
     device : str
+    standardize : {"inputs", True}, default "inputs"
+        "inputs" as in the paper: the outputs are direction and magnitude themselves, or the target itself.
     **options
         Further options of `TorchRegressor`.
     """
@@ -103,6 +105,7 @@ def make_network(settings: Mapping[str, Any], n_rows: int, *, device: str, **opt
         weight_decay=1e-4,
         schedule=settings["schedule"],
         optimizer=functools.partial(torch.optim.Adam, fused=True),  # the same steps in half the time
+        standardize=standardize,
         device=device,
-        **({"standardize": "inputs"} | options),
+        **options,
     )

@@ -99,7 +99,8 @@ def make_network(settings: dict[str, Any], device: str, **options: Any) -> Torch
 
 def make_hcm(backbone: TorchRegressor, seed: int) -> dict[str, HCMRegressor]:
     """Return HCM for one output: the paper's, whose network learns the columns as they are, and ours."""
-    unscaled: Any = clone(backbone).set_params(standardize="inputs")
+    unscaled: Any = clone(backbone)
+    unscaled.set_params(standardize="inputs")
     paper = HCMRegressor(unscaled, embedding=Duplicate(standardize=False), decoder="product", random_state=seed)
     lift = HCMRegressor(backbone, embedding="lift", uncertainty_score="anchored", random_state=seed)
     return dict(zip(METHODS, (paper, lift), strict=True))
