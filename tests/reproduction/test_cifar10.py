@@ -11,11 +11,10 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 
 from onsphere import InvalidInputError
-from reproduction import cifar10, cifar10_learners, reproduce
+from reproduction import cifar10, cifar10_networks, reproduce
 from reproduction.checkpoints import Checkpoints
 
 QUICK = {key: value for key, value in cifar10.PRESETS["quick"].items() if key != "n_seeds"}
-TINY = QUICK | {"n_images": 150, "n_known": 60, "n_test": 20, "n_passes": 2}
 
 
 def quiet(done, total, what):
@@ -37,16 +36,16 @@ def test_quick_scores_every_method_with_every_mixing(result):
         assert set(methods) == {*cifar10.METHODS, *cifar10.BEYOND}
         for figures in methods.values():
             assert 0 <= figures["accuracy"] <= 100
-            for metric in ("AUROC", "FPR@95"):
-                assert len(figures[metric]) == 5
-                assert all(0 <= value <= 100 for value in figures[metric])
+            for metric in cifar10.METRICS:
+                assert list(figures[metric]) == QUICK["sets"]
+                assert all(0 <= value <= 100 for value in figures[metric].values())
 
 
 def test_quick_learns_squares_and_knows_noise_from_them(result):
     plain = result.runs[0]["results"]["none"]
     assert plain["MSP"]["accuracy"] > 90
     assert plain["HCM"]["accuracy"] > 90
-    assert min(plain["KNN"]["AUROC"]) > 90
+    assert min(plain["KNN"]["AUROC"].values()) > 90
 
 
 def test_norms_are_shares_of_images(result):
@@ -58,17 +57,41 @@ def test_norms_are_shares_of_images(result):
 
 def test_what_is_written(result):
     facts = json.loads((result.folder / "cifar10.json").read_text())
-    assert facts["figures"] == ["cifar10-auroc.png", "cifar10-norms.png"]
+    assert facts["figures"] == ["cifar10-auroc.png", "cifar10-norms.png", "cifar10-epochs.png"]
     assert all((result.folder / name).stat().st_size > 10_000 for name in facts["figures"])
     text = (result.folder / "cifar10.md").read_text()
-    assert "Places365 is left out" in text
+    assert "five, without Places365" in text
     assert text.count("hold**") + text.count("holds**") == len(result.claims)
 
 
-def test_the_same_seed_gives_the_same_figures(result, tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar10, "MIXINGS", {"none": "no mixing"})
-    again = cifar10.measure(QUICK, 0, data=tmp_path, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet)
-    assert again["results"]["none"] == result.runs[0]["results"]["none"]
+def measure_hcm(checkpoints, **changes):
+    settings = QUICK | {"networks": {"none": ["hcm"]}} | changes
+    return cifar10.measure(settings, 0, data=None, device="cpu", checkpoints=checkpoints, on_progress=quiet)
+
+
+def test_a_stopped_network_continues_from_its_last_epoch_to_the_same_figures(tmp_path, monkeypatch):
+    whole = measure_hcm(Checkpoints(tmp_path / "whole"))
+    checkpoints = Checkpoints(tmp_path / "stopped")
+
+    def stop(name, state):
+        Checkpoints.save(checkpoints, name, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        measure_hcm(checkpoints)
+    monkeypatch.undo()
+    assert len(checkpoints.load("none hcm")["history"]) == 1
+    assert measure_hcm(checkpoints) == whole
+    assert len(whole["epochs"]["none"]["hcm"]) == QUICK["n_epochs"]
+
+
+def test_only_the_networks_of_the_settings_are_trained_and_shown(result, tmp_path):
+    run = measure_hcm(Checkpoints(tmp_path))
+    assert set(run["results"]["none"]) == {"HCM", "HCM violation", "HCM signed"}
+    shorter = {**result.runs[0], "results": {**result.runs[0]["results"], **run["results"]}}
+    named = {row["method"] for row in cifar10.tabulate([shorter]) if row["mixing"] == "no mixing"}
+    assert named == set(run["results"]["none"])
 
 
 # --- the table ---
@@ -91,11 +114,11 @@ def test_every_published_figure_is_a_row(result):
         ("AUROC", "pairs mixed", "ODIN", "SVHN", 39.11),
         ("AUROC", "pairs mixed", "fDBD", "MNIST", 5.72),
         ("AUROC", "20 mixed", "HCM", "DTD", 90.83),
-        ("AUROC", "20 mixed", "HCM", "near and far", 89.44),
+        ("AUROC", "20 mixed", "HCM", "average", 89.44),
         ("FPR@95", "no mixing", "ViM", "Tiny ImageNet", 59.63),
         ("FPR@95", "pairs mixed", "NCI", "DTD", 75.01),
         ("FPR@95", "20 mixed", "HCM", "MNIST", 42.19),
-        ("FPR@95", "no mixing", "ODIN", "mean of five", (54.22 + 58.00 + 4.04 + 53.15 + 51.63) / 5),
+        ("FPR@95", "no mixing", "ODIN", "all sets", (54.22 + 58.00 + 4.04 + 53.15 + 51.63) / 5),
     ],
 )
 def test_published_figures(result, metric, mixing, method, where, paper):
@@ -112,7 +135,7 @@ def test_near_of_table_2_is_the_mean_of_table_6():
 
 def test_ours_is_the_mean_over_seeds():
     runs = [make_run(), make_run(HCM=70.0)]
-    wanted = {"mixing": "no mixing", "method": "HCM", "set": "near and far"}
+    wanted = {"mixing": "no mixing", "method": "HCM", "set": "average"}
     (row,) = [row for row in cifar10.tabulate(runs) if wanted.items() <= row.items()]
     assert row["ours"] == 75.0
     assert row["± (seeds)"] == 5.0
@@ -126,11 +149,14 @@ def make_run(*, pairs=None, dirichlet=None, **plain):
 
     def methods(changes):
         auroc = dict.fromkeys((*cifar10.METHODS, *cifar10.BEYOND), 80.0) | changes
+        sets = QUICK["sets"]
         return {
-            name: {"accuracy": 90.0, "AUROC": [value] * 5, "FPR@95": [100 - value] * 5} for name, value in auroc.items()
+            name: {"accuracy": 90.0, **{metric: dict.fromkeys(sets, value) for metric in cifar10.METRICS}}
+            for name, value in auroc.items()
         }
 
-    return {"results": {"none": methods(plain), "pairs": methods(pairs or {}), "dirichlet": methods(dirichlet or {})}}
+    results = {"none": methods(plain), "pairs": methods(pairs or {}), "dirichlet": methods(dirichlet or {})}
+    return {"results": results, "settings": QUICK}
 
 
 def test_claims_hold_where_the_figures_say_so():
@@ -149,8 +175,9 @@ def test_claims_fail_where_the_figures_say_so():
     assert [claim.holds for claim in cifar10.check_claims([run])] == [False] * 7
 
 
-def test_a_group_counts_once_however_many_sets_it_has():
-    assert cifar10.average_groups([60, 80, 90, 90, 90]) == (70, 90, 80)
+def test_the_average_is_that_of_all_sets():
+    values = dict(zip(QUICK["sets"], [60, 80, 90, 90, 90], strict=True))
+    assert cifar10.average_groups(values) == {"near": 70, "far": 90, "average": 82}
 
 
 # --- images ---
@@ -166,24 +193,43 @@ def test_crops_are_windows_of_the_padded_image_and_half_of_them_mirrored():
             window = padded[:, top : top + 8, left : left + 8]
             windows[window.numpy().tobytes()] = False
             windows[window.flip(2).numpy().tobytes()] = True
-    drawn = [windows[image.numpy().tobytes()] for image in cifar10_learners.crop_and_flip(pixels)]
+    drawn = [windows[image.numpy().tobytes()] for image in cifar10_networks.crop_and_flip(pixels)]
     assert 60 < sum(drawn) < 140  # 100 ± 5.7 standard deviations
-    assert len({image.numpy().tobytes() for image in cifar10_learners.crop_and_flip(pixels)}) > 50
+    assert len({image.numpy().tobytes() for image in cifar10_networks.crop_and_flip(pixels)}) > 50
 
 
-def test_an_epoch_mixes_as_set():
-    pixels, labels = cifar10.load_sets(TINY, 0, None)
-    n_classes_per_row = {}
+def test_mixing_adds_as_many_mixed_images_or_replaces_the_clean_ones():
+    pixels, labels = cifar10.load_sets(QUICK, 0, None)
+    one_hot = torch.nn.functional.one_hot(torch.from_numpy(labels["train"][:30])).float()
+    n_classes = {}
     for mixing in cifar10.MIXINGS:
-        torch.manual_seed(0)
-        stem = torch.nn.Sequential()
-        maps, soft = cifar10_learners.draw_epoch(TINY, mixing, stem, pixels["train"], labels["train"], "cpu")
-        assert maps.shape == (150, 3, 16, 16)
-        torch.testing.assert_close(soft.sum(dim=1), torch.ones(150))
-        n_classes_per_row[mixing] = (soft > 0).sum(dim=1)
-    assert n_classes_per_row["none"].tolist() == [1] * 150
-    assert n_classes_per_row["pairs"].max() == 2
-    assert n_classes_per_row["dirichlet"].tolist() == [3] * 150
+        for adds in (True, False):
+            images, soft = cifar10_networks.draw_batch(
+                QUICK | {"mixing_adds": adds}, mixing, pixels["train"][:30], one_hot
+            )
+            assert len(images) == len(soft) == (60 if adds and mixing != "none" else 30)
+            torch.testing.assert_close(soft.sum(dim=1), torch.ones(len(soft)))
+            n_classes[mixing, adds] = (soft > 0).sum(dim=1).tolist()
+    assert n_classes["none", True] == n_classes["none", False] == [1] * 30
+    assert n_classes["pairs", True][:30] == n_classes["dirichlet", True][:30] == [1] * 30
+    assert max(n_classes["pairs", True][30:]) == max(n_classes["pairs", False]) == 2
+    assert n_classes["dirichlet", True][30:] == n_classes["dirichlet", False] == [3] * 30
+
+
+@pytest.mark.parametrize(("equal_cost", "n_seen"), [(False, 120), (True, 60)])
+def test_networks_with_mixed_images_can_cost_what_the_others_cost(equal_cost, n_seen, monkeypatch, tmp_path):
+    seen = []
+    draw = cifar10_networks.draw_batch
+
+    def count(*arguments):
+        images, soft = draw(*arguments)
+        seen.append(len(images))
+        return images, soft
+
+    monkeypatch.setattr(cifar10_networks, "draw_batch", count)
+    settings = {"n_images": 60, "n_epochs": 1, "decay_at": None, "equal_cost": equal_cost}
+    measure_hcm(Checkpoints(tmp_path), networks={"pairs": ["hcm"]}, **settings)
+    assert (len(seen), sum(seen)) == (2, n_seen)
 
 
 # --- networks ---
@@ -212,24 +258,26 @@ def files(tmp_path):
     (raw / "t10k-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 40, *labels]))
     (tmp_path / "svhn").mkdir()
     savemat(tmp_path / "svhn" / "test_32x32.mat", {"X": pictures.transpose(1, 2, 3, 0), "y": np.array(labels)[:, None]})
-    for folder in (tmp_path / "tiny-imagenet-200" / "val" / "n01", tmp_path / "dtd" / "images" / "dotted"):
+    for place in ("tiny-imagenet-200/val/n01", "dtd/images/dotted", "places365/val_256"):
+        folder = tmp_path / place
         folder.mkdir(parents=True)
         for index, picture in enumerate(pictures):
             Image.fromarray(picture).save(folder / f"{index}.png")
     (tmp_path / "weights").mkdir()
     torch.manual_seed(5)
-    save_file(cifar10_learners.NETWORKS["tiny"](10).state_dict(), tmp_path / "weights" / "tiny.safetensors")
+    save_file(cifar10_networks.NETWORKS["tiny"](10).state_dict(), tmp_path / "weights" / "tiny.safetensors")
     return tmp_path
 
 
-REAL = TINY | {"source": "images", "weights": "tiny", "n_frozen": 2, "n_images": 40, "n_known": 150, "n_test": 30}
+REAL = QUICK | {"source": "images", "sets": list(cifar10.SETS), "weights": "tiny", "n_images": 40, "n_passes": 2}
+REAL |= {"n_known": 150, "n_test": 30, "networks": {"none": QUICK["networks"]["none"]}}
 
 
 def test_published_files_are_measured(files, tmp_path):
     found = cifar10.measure(REAL, 0, data=files, device="cpu", checkpoints=Checkpoints(tmp_path), on_progress=quiet)
     assert set(found["results"]["none"]) == {*cifar10.METHODS, *cifar10.BEYOND}
     # All sets hold the same pictures but MNIST, which has no colours: nothing can tell them apart.
-    assert 20 < found["results"]["none"]["MSP"]["AUROC"][0] < 80
+    assert 20 < found["results"]["none"]["MSP"]["AUROC"]["CIFAR-100"] < 80
 
 
 def test_each_set_is_cut_to_the_size_set(files):
@@ -238,39 +286,45 @@ def test_each_set_is_cut_to_the_size_set(files):
         "train": 200,
         "known": 150,
         "test": 30,
-        **dict.fromkeys(cifar10.OTHERS, 30),
+        **dict.fromkeys(cifar10.SETS, 30),
     }
     assert all(own.shape[1:] == (3, 32, 32) and len(labels[name]) == len(own) for name, own in pictures.items())
 
 
 def test_all_comes_from_the_file_but_the_last_layer(files):
     torch.manual_seed(5)
-    given = cifar10_learners.NETWORKS["tiny"](10)
-    torch.manual_seed(6)
-    stem, learners = cifar10_learners.make_learners(REAL, 10, files, "cpu")
-    torch.testing.assert_close(stem[0][0].weight, given.conv1.weight)
-    tail = learners["softmax 0"].network
-    torch.testing.assert_close(stem[1][0].conv2.weight, given.layer1[0].conv2.weight)
-    torch.testing.assert_close(tail.stages[0][0].conv1.weight, given.layer2[0].conv1.weight)
-    for other in (given, learners["softmax 1"].network):
-        assert not torch.equal(tail.linear.weight, other.linear.weight)
-    assert learners["dropout"].network.dropout.p == 0.1
-    assert tail.dropout.p == 0
+    given = cifar10_networks.NETWORKS["tiny"](10).state_dict()
+    for kind in ("softmax", "dropout", "gini", "hcm"):
+        network = cifar10_networks.make_network(REAL, kind, 10, files)
+        own = network.state_dict()
+        prefix = next(name for name in own if name.endswith("conv1.weight")).removesuffix("conv1.weight")
+        for name, value in given.items():
+            if not name.startswith("linear"):
+                torch.testing.assert_close(own[prefix + name], value, rtol=0, atol=0)
+        assert not any(torch.equal(value, given["linear.weight"]) for value in own.values())
 
 
-def test_only_what_lies_behind_the_stem_is_trained(files):
-    torch.manual_seed(0)
-    stem, learners = cifar10_learners.make_learners(REAL, 10, files, "cpu")
-    before = {name: value.clone() for name, value in stem.state_dict().items()}
+def test_all_layers_are_trained(files, tmp_path):
     pictures, labels = cifar10.load_sets(REAL, 0, files)
-    maps, soft = cifar10_learners.draw_epoch(REAL, "none", stem, pictures["train"], labels["train"], "cpu")
-    for learner in learners.values():
-        weight = next(learner.network.parameters()).clone()
-        learner.train(maps, soft, 20)
-        assert not torch.equal(weight, next(learner.network.parameters()))
-        assert not learner.network.training
-    for name, value in stem.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    torch.manual_seed(5)
+    before = cifar10_networks.NETWORKS["tiny"](10).state_dict()
+    network, _ = cifar10_networks.train_network(
+        REAL | {"mixed_precision": True},
+        "softmax",
+        "none",
+        pictures["train"],
+        labels["train"],
+        seed=0,
+        data=files,
+        device="cpu",
+        checkpoints=Checkpoints(tmp_path),
+        name="softmax",
+        on_epoch=lambda epoch: None,
+        evaluate=lambda network: None,
+    )
+    assert not network.training
+    for name, value in network.named_parameters():
+        assert not torch.equal(value, before[name]), name
 
 
 def test_missing_sets_and_weights_are_named(tmp_path, files):
@@ -295,17 +349,17 @@ def test_cut_and_foreign_weights_are_named(files):
     for length in (0, 5, 200, len(whole) - 9):
         path.write_bytes(whole[:length])
         with pytest.raises(InvalidInputError, match=rf"Expected {path} as the weights.*Got SafetensorError"):
-            cifar10_learners.make_network(REAL, 10, files)
+            cifar10_networks.make_network(REAL, "softmax", 10, files)
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(
         InvalidInputError, match=rf"Expected {path} as the weights.*Got tensors of other names"
     ) as found:
-        cifar10_learners.make_network(REAL, 10, files)
+        cifar10_networks.make_network(REAL, "softmax", 10, files)
     assert "\n" not in str(found.value)
 
 
 def test_squared_error_of_a_perfect_softmax_is_zero_and_of_an_even_one_known():
-    loss = cifar10_learners.SquaredError()
+    loss = cifar10_networks.SquaredError()
     assert float(loss(torch.tensor([[100.0, 0.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(0, abs=1e-12)
     assert float(loss(torch.zeros(1, 4), torch.eye(4)[:1])) == pytest.approx(0.75**2 + 3 * 0.25**2)
 
@@ -314,8 +368,8 @@ def test_paper_preset_is_the_papers_protocol():
     paper = cifar10.PRESETS["paper"]
     assert (paper["network"], paper["n_epochs"], paper["batch_size"], paper["n_seeds"]) == ("resnet18", 100, 64, 5)
     assert (paper["learning_rate"], paper["decay_at"], paper["n_images"]) == (0.1, [30, 60, 90], 50000)
-    _, learners = cifar10_learners.make_learners(paper | {"network": "tiny", "n_members": 1}, 10, None, "cpu")
-    options = learners["hcm"].optimizer.param_groups[0]
-    assert (options["momentum"], options["weight_decay"], learners["hcm"].loss.preset) == (0.9, 1e-4, "cifar10")
+    assert (paper["sets"], paper["n_test"], paper["mixing_adds"]) == (list(cifar10.SETS), None, True)
+    assert (paper["weights"], paper["statistics"], paper["first_epoch"]) == (None, "CIFAR-10", 0)
+    assert cifar10_networks.make_loss("hcm", cifar10_networks.make_network(QUICK, "hcm", 10, None)).preset == "cifar10"
     for preset in cifar10.PRESETS.values():
         assert preset.keys() == paper.keys()

@@ -102,16 +102,20 @@ def test_batches_of_doubles_reach_the_loss():
 
 @pytest.mark.parametrize("method", ["dirichlet", "mixup"])
 @pytest.mark.parametrize("soft", [False, True])
-def test_collate_mixes_the_batches_of_a_loader(method, soft):
+@pytest.mark.parametrize("keep_clean", [False, True])
+def test_collate_adds_mixed_samples_to_the_batches_of_a_loader_or_replaces_them(method, soft, keep_clean):
     labels = torch.arange(20) % 4
     data = TensorDataset(torch.rand(20, 3), torch.eye(4)[labels] if soft else labels)
 
     def epoch():
-        collate = MixingCollate(4, method=method, k=3, generator=make_rng())
+        collate = MixingCollate(4, method=method, k=3, keep_clean=keep_clean, generator=make_rng())
         return list(DataLoader(data, batch_size=8, collate_fn=collate))
 
     batches = epoch()
-    assert [x.shape for x, _ in batches] == [(8, 3), (8, 3), (4, 3)]
+    assert [x.shape for x, _ in batches] == [((1 + keep_clean) * n, 3) for n in (8, 8, 4)]
+    if keep_clean:
+        assert torch.equal(torch.cat([x[: len(x) // 2] for x, _ in batches]), data.tensors[0])
+        assert torch.equal(torch.cat([y[: len(y) // 2] for _, y in batches]), torch.eye(4)[labels])
     for (x, y), (again, _) in zip(batches, epoch(), strict=True):
         assert torch.equal(x, again)
         assert y.dtype == x.dtype
@@ -144,6 +148,7 @@ def test_collate_mixes_the_batches_of_a_loader(method, soft):
         (lambda: MixingCollate(3, method="cutmix"), "'method' parameter of MixingCollate"),
         (lambda: MixingCollate(3, k=0), "'k' parameter of MixingCollate"),
         (lambda: MixingCollate(3, alpha=-1), "'alpha' parameter of MixingCollate"),
+        (lambda: MixingCollate(3, keep_clean="yes"), "'keep_clean' parameter of MixingCollate"),
         (lambda: MixingCollate(3, generator="cpu"), "'generator' parameter of MixingCollate"),
         (lambda: MixingCollate(2)([(torch.rand(2), 2)]), "Number the classes from 0"),
         (lambda: MixingCollate(2)([(torch.rand(2), 1, 2)] * 3), r"pairs \(sample, label\). Got 3 parts"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from onsphere._internal.validation import check_number, check_option, parameter_error
+from onsphere._internal.validation import check_flag, check_number, check_option, parameter_error
 from onsphere.errors import InvalidInputError
 from onsphere.torch.head import check_shares
 
@@ -134,7 +134,9 @@ def _combine(weights: Tensor, values: Tensor) -> Tensor:
 
 
 class MixingCollate:
-    """A collate function that mixes each batch of (sample, label) pairs as it is put together.
+    """A collate function that adds mixed samples to each batch of (sample, label) pairs as it is put together.
+
+    The clean samples keep the directions at the classes; only the mixed ones teach what lies between.
 
     Parameters
     ----------
@@ -143,6 +145,9 @@ class MixingCollate:
     method : {"dirichlet", "mixup"}, default "dirichlet"
     k, alpha : as in `dirichlet_mix`
         "mixup" mixes two and ignores k.
+    keep_clean : bool, default True
+        Whether the batch holds its own samples first, and then as many mixed ones, so that it is twice as long; or
+        mixed ones only.
     generator : torch.Generator, optional
         For a DataLoader without workers. With workers, leave it out and seed the loader: each worker would get a
         copy of the generator, and all would draw the same shares.
@@ -154,7 +159,7 @@ class MixingCollate:
     >>> loader = torch.utils.data.DataLoader(data, batch_size=32, collate_fn=MixingCollate(10))
     >>> x, soft = next(iter(loader))
     >>> x.shape, soft.shape
-    (torch.Size([32, 3]), torch.Size([32, 10]))
+    (torch.Size([64, 3]), torch.Size([64, 10]))
     """
 
     def __init__(
@@ -164,16 +169,19 @@ class MixingCollate:
         method: str = "dirichlet",
         k: int = 20,
         alpha: float = 0.5,
+        keep_clean: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         check_number(self, "n_classes", n_classes, above=2, closed="left", whole=True)
         check_option(self, "method", method, ["dirichlet", "mixup"])
         check_number(self, "k", k, above=2, closed="left", whole=True)
+        check_flag(self, "keep_clean", keep_clean)
         _check_shares_and_generator(self, alpha, generator)
         self.n_classes = n_classes
         self.method = method
         self.k = k
         self.alpha = alpha
+        self.keep_clean = keep_clean
         self.generator = generator
 
     def __call__(self, batch: list[Any]) -> tuple[Tensor, Tensor]:
@@ -190,9 +198,9 @@ class MixingCollate:
                 f"Expected soft labels of {self.n_classes} classes. Got {labels.shape[1]} numbers per sample. "
                 "Make the labels, or MixingCollate, for as many classes."
             )
-        if self.method == "mixup":
-            return mixup(x, labels, alpha=self.alpha, generator=self.generator)
-        return dirichlet_mix(x, labels, k=self.k, alpha=self.alpha, generator=self.generator)
+        k = 2 if self.method == "mixup" else self.k
+        mixed, shares = _mix("MixingCollate", x, labels, k, self.alpha, self.generator)
+        return (torch.cat([x, mixed]), torch.cat([labels, shares])) if self.keep_clean else (mixed, shares)
 
 
 def _collate(batch: list[Any]) -> tuple[Tensor, Tensor]:

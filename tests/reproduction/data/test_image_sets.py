@@ -24,7 +24,9 @@ def test_a_set_comes_at_32_pixels_with_its_labels(tmp_path, monkeypatch):
     np.testing.assert_array_equal(load_image_set("MNIST")[0], images)
 
 
-@pytest.mark.parametrize(("name", "place"), [("Tiny ImageNet", "tiny-imagenet-200/val"), ("DTD", "dtd/images")])
+@pytest.mark.parametrize(
+    ("name", "place"), [("Tiny ImageNet", "tiny-imagenet-200/val"), ("DTD", "dtd/images"), ("Places365", "places365")]
+)
 def test_folders_of_images(tmp_path, name, place):
     for label in ("banded", "woven"):
         folder = tmp_path / place / label
@@ -44,6 +46,7 @@ def test_folders_of_images(tmp_path, name, place):
         ("MNIST", "MNIST/raw/t10k-images-idx3-ubyte"),
         ("SVHN", "svhn/test_32x32.mat"),
         ("DTD", "dtd/images"),
+        ("Places365", "places365"),
     ],
 )
 def test_a_set_that_is_missing_is_named_with_its_place(tmp_path, name, place):
@@ -57,17 +60,24 @@ def test_a_set_that_is_missing_is_named_with_its_place(tmp_path, name, place):
 
 def test_a_set_that_nobody_knows():
     with pytest.raises(InvalidInputError, match="'name' parameter of load_image_set must be one of 'CIFAR-10'"):
-        load_image_set("Places365")
+        load_image_set("Places")
 
 
-def test_pixels_are_scaled_by_channel_alike_in_numpy_and_torch():
+@pytest.mark.parametrize(
+    ("like", "statistics"),
+    [
+        ("ImageNet", [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]),
+        ("CIFAR-10", [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)]),
+    ],
+)
+def test_pixels_are_scaled_by_channel_alike_in_numpy_and_torch(like, statistics):
     pixels = np.random.default_rng(1).integers(0, 256, size=(5, 3, 4, 6), dtype=np.uint8)
     wanted = np.empty(pixels.shape)
-    for channel, (mean, deviation) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
+    for channel, (mean, deviation) in enumerate(statistics):
         wanted[:, channel] = (pixels[:, channel] / 255 - mean) / deviation
-    ours = normalize_images(pixels)
+    ours = normalize_images(pixels, like=like)
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, wanted, atol=1e-6)
-    theirs = normalize_images(torch.from_numpy(pixels))
+    theirs = normalize_images(torch.from_numpy(pixels), like=like)
     assert theirs.dtype == torch.float32
     np.testing.assert_allclose(theirs.numpy(), ours, atol=1e-6)
