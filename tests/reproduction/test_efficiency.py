@@ -90,6 +90,20 @@ def test_a_gpu_is_waited_for(monkeypatch):
     assert waited == [True]
 
 
+def test_the_peak_on_a_gpu_is_what_cuda_counts_above_what_was_taken(monkeypatch):
+    # There is no GPU here: the counters of CUDA are replaced, and the batch says that it is on one.
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda")
+
+    calls = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: calls.append("reset"))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 1000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 1500)
+    method = efficiency.Method(lambda images: calls.append("run"), lambda output: output, [])
+    assert efficiency.measure_peak(method, torch.zeros(2, 2).as_subclass(OnGpu)) == 500
+    assert calls == ["reset", "run"]
+
+
 # --- the table ---
 
 
