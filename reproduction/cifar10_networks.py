@@ -92,6 +92,8 @@ def train_network(
     name: str,
     on_epoch: Callable[[int], None],
     evaluate: Callable[[Any], Any],
+    loss: nn.Module | None = None,
+    weight_decay: float = 1e-4,
 ) -> tuple[Any, list[Any]]:
     """Train a network, or continue from its last epoch.
 
@@ -113,6 +115,9 @@ def train_network(
         Called with the number of epochs that are done.
     evaluate : callable
         Called with the network after each epoch; what it returns is listed.
+    loss : Module, optional
+        Of the output and the soft labels; by default that of the kind.
+    weight_decay : float, default 1e-4
 
     Returns
     -------
@@ -128,10 +133,12 @@ def train_network(
     n_batches = -(-n_clean // batch_size)
     with fork_seed(seed):
         network = make_network(settings, kind, one_hot.shape[1], data)
-        loss = make_loss(kind, network)
+        objective: Any = loss or make_loss(kind, network)
         # Convolutions on processors are faster with the channels last.
         network.to(device=device, memory_format=torch.channels_last)
-        optimizer = torch.optim.SGD(network.parameters(), lr=settings["learning_rate"], momentum=0.9, weight_decay=1e-4)
+        optimizer = torch.optim.SGD(
+            network.parameters(), lr=settings["learning_rate"], momentum=0.9, weight_decay=weight_decay
+        )
         schedule = make_schedule(settings, optimizer, n_batches)
         history: list[Any] = []
         kept = checkpoints.load(name)
@@ -143,13 +150,13 @@ def train_network(
         for epoch in range(len(history), settings["n_epochs"]):
             on_epoch(epoch)
             network.train()
-            loss.epoch = settings["first_epoch"] + epoch  # only HCM's loss reads it
+            objective.epoch = settings["first_epoch"] + epoch  # only HCM's loss reads it
             for rows in torch.randperm(len(pixels))[:n_clean].split(batch_size):
                 images, soft = draw_batch(settings, mixing, pixels[rows].to(device), one_hot[rows].to(device))
                 optimizer.zero_grad()
                 with torch.autocast(device, torch.bfloat16, enabled=settings["mixed_precision"]):
                     output = network(images.contiguous(memory_format=torch.channels_last))
-                loss(output, soft).backward()
+                objective(output, soft).backward()
                 optimizer.step()
                 schedule.step()
             network.eval()

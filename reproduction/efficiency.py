@@ -56,8 +56,8 @@ DEVIATIONS = [
     ),
     Deviation(
         "Peak memory of the GPU",
-        "The weights, what a detector stores, and the peak of a batch of 64 above that, which CUDA counts where there is "
-        "one and torch's profiler elsewhere",
+        "The weights, what a detector stores, and the peak of a batch of 64 above that, counted by CUDA or by torch's "
+        "profiler",
         "All methods are in memory at once, so that they can take turns",
     ),
     Deviation(
