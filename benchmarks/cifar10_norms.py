@@ -151,9 +151,9 @@ def main():
         "cifar10_norms",
         about="One network of HCM each, ResNet-20, one seed: accuracy on CIFAR-10, mean AUROC against five other sets "
         "by three scores, and the 5 %, 50 % and 95 % quantiles of the length of the direction, for "
-        f"{N_WATCHED} images of each set. A conditional mean is never longer than 1, so lengths above 1 on training images are what the "
-        "network has not learned yet. Variants start from the given weights and see 50,000 images, unless they say "
-        "something else; nothing was chosen by this table.",
+        f"{N_WATCHED} images of each set. A conditional mean is never longer than 1, so lengths above 1 on training "
+        "images are what the network has not learned yet. Variants start from the given weights and see 50,000 "
+        "images, unless they say something else; nothing was chosen by this table.",
         rows=rows,
         epochs_from_scratch=len(history),
         picture="cifar10_norms.png",

@@ -203,7 +203,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         self._target_is_flat = target.ndim == 1
         self._feature_scaler = _make_scaler(bool(self.standardize)).fit(rows, sample_weight=weights)
         scales_columns = not _scales_inputs_only(self.standardize) and getattr(self.loss, "standardizes", True)
-        self._column_scaler: Any = _make_scaler(bool(self.standardize and scales_columns)).fit(columns, sample_weight=weights)
+        self._column_scaler: Any = _make_scaler(bool(self.standardize and scales_columns)).fit(
+            columns, sample_weight=weights
+        )
         data = Rows(
             self._feature_scaler.transform(rows),
             self._column_scaler.transform(columns),
