@@ -11,7 +11,7 @@ from reproduction.checkpoints import Checkpoints
 from reproduction.data.synthetic import NOISE_DOMAINS, NOISE_KINDS, make_noise_1d, noise_1d_sigma
 
 RUNS = Path(__file__).parents[2] / "docs" / "results" / "runs" / "noise-1d" / "cpu"
-TINY = {"n_samples": 60, "batch_size": 60, "max_epochs": 2, "training": {}}
+TINY = {"n_samples": 60, "batch_size": 60, "max_epochs": 2, "bayesian_epochs": 2, "training": {}}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_the_paper_s_protocol():
 
 def test_the_short_presets_train_all_methods_alike():
     for model in noise_1d.make_methods(noise_1d.PRESETS["cpu"], 0, "cpu").values():
-        assert (model.estimator.schedule, model.estimator.learning_rate) == ("cosine", 5e-3)
+        assert (model.estimator.schedule, model.estimator.learning_rate) == ("cosine", 3e-3)
         assert list(model.estimator.callbacks) == []
 
 
