@@ -75,7 +75,7 @@ DEVIATIONS = [
     Deviation(
         paper="1,000 epochs, the rate divided by 10 at 150, 300, …, 900; no batch size is named",
         ours="`cpu`: 300 epochs with the steps at the same shares, in batches of 128. `paper`: 1,000, batches of 64",
-        why="Two cores; 300 epochs were the preset before HCM was trained like this, and were not chosen by its results",
+        why="Two cores; 300 epochs were the preset before HCM was trained like this, not chosen by its results",
     ),
     Deviation(
         paper="No rate of dropout, no number of members, no weight of the evidence penalty",
