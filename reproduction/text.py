@@ -36,7 +36,12 @@ form) are not in the paper.
 
 "FPR@95" is the share of foreign texts that are accepted when 95 % of the news are, with the news as the positive class.
 "FPR@95, foreign positive" is the share of news that is rejected when 95 % of the foreign texts are, as in the paper's
-CIFAR script. TODO
+CIFAR script. The paper does not say which it has for text, so its figures stand next to both: those of MSP and NUQ are
+nearer to ours with the foreign texts as positive, those of HCM to ours with the news as positive.
+
+HUQ is tuned as its authors do, on mistakes among held-out news, and so gives all weight to MSP (α = 1). With the
+default numbers of its released code its AUROC would be .951, .934, .943 and .930 (seed 0), above HCM's mean. We chose
+before we saw that, and the claim below is judged by the tuned one.
 """
 
 DEVIATIONS = [
@@ -61,13 +66,14 @@ DEVIATIONS = [
         why="Usual values for the two encoders.",
     ),
     Deviation(
-        paper="HCM's epoch at a rate of 2e-6, which in 7,500 steps trains a new head as well",
-        ours="TODO",
-        why="TODO",
+        paper="HCM's epoch at a rate of 2e-6 for the encoder and the new head (7,500 steps on the whole set)",
+        ours="cpu: 1,117 steps, the encoder at 2e-6, the new head at 1e-2",
+        why="With the encoder as it is, 1,117 steps at 2e-6 leave a new head at an accuracy of .47 on the held-out "
+        "news. 1e-2 had the smallest loss there of seven rates.",
     ),
     Deviation(
         paper="five seeds",
-        ours="cpu: three, which share one softmax network and differ in HCM's training and in the texts drawn",
+        ours="cpu: fewer, which share one softmax network and differ in HCM's training and in the texts drawn",
         why="Time.",
     ),
     Deviation(
@@ -302,7 +308,7 @@ def make_texts(topics: Sequence[int], n: int, generator: np.random.Generator) ->
 def tabulate(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [
         make_row(
-            PAPER[metric][method][place] if metric in PAPER and method in METHODS else None,
+            PAPER[metric.split(",")[0]][method][place] if method in METHODS else None,
             [run[metric][method][place] for run in runs],
             within=0.03,
             metric=metric,
@@ -358,15 +364,15 @@ def check_claims(runs: list[dict[str, Any]]) -> list[Claim]:
 def draw(runs: list[dict[str, Any]]) -> dict[str, Any]:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(METRICS), figsize=(15, 4.5), layout="constrained")
     methods = (*METHODS, *BEYOND)
     colours = dict(zip(OUTSIDE, PALETTE, strict=False))
-    for ax, metric in zip(axes, PAPER, strict=True):
+    for ax, metric in zip(axes, METRICS, strict=True):
         ours = average_seeds(runs, metric)
         for place, name in enumerate(OUTSIDE):
             height = np.arange(len(methods)) + 0.18 * (place - 1.5)
             ax.plot([ours[method][place] for method in methods], height, "o", color=colours[name], label=name)
-            published = [PAPER[metric][method][place] for method in METHODS]
+            published = [PAPER[metric.split(",")[0]][method][place] for method in METHODS]
             ax.plot(published, height[: len(METHODS)], "x", color=colours[name])
         ax.set_yticks(range(len(methods)), methods)
         ax.invert_yaxis()
