@@ -158,9 +158,9 @@ def train(
     batches = [batch for _ in range(n_epochs) for batch in plan_batches(lengths, batch_size, generator)]
     optimizer = torch.optim.AdamW([dict(group) for group in parameters], fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / len(batches))
-    kept = checkpoints.load(name)
-    done = 0 if kept is None else kept["step"]
-    if kept is not None:
+    kept: dict[str, Any] = checkpoints.load(name) or {"step": 0}
+    done = kept["step"]
+    if done > 0:
         network.load_state_dict(kept["network"])
     if 0 < done < len(batches):
         optimizer.load_state_dict(kept["optimizer"])
