@@ -202,7 +202,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         columns = target[:, None] if target.ndim == 1 else target
         self._target_is_flat = target.ndim == 1
         self._feature_scaler = _make_scaler(bool(self.standardize)).fit(rows, sample_weight=weights)
-        scales_columns = not _scales_inputs_only(self.standardize) and getattr(self.loss, "standardizes", True)
+        scales_columns = not _is_inputs_only(self.standardize) and getattr(self.loss, "standardizes", True)
         self._column_scaler: Any = _make_scaler(bool(self.standardize and scales_columns)).fit(
             columns, sample_weight=weights
         )
@@ -331,7 +331,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         check_callbacks(self, self.callbacks)
         if self.module is not None and not callable(self.module):
             raise parameter_error(self, "module", "a Module, or a callable that makes one", self.module)
-        if not isinstance(self.standardize, bool | np.bool_) and not _scales_inputs_only(self.standardize):
+        if not isinstance(self.standardize, bool | np.bool_) and not _is_inputs_only(self.standardize):
             raise parameter_error(self, "standardize", "True, False or 'inputs'", self.standardize)
         for name in ("mixed_precision", "multi_process", "progress"):
             check_flag(self, name, getattr(self, name))
@@ -407,5 +407,5 @@ def _make_scaler(active: bool) -> Any:
     return StandardScaler(with_mean=active, with_std=active)
 
 
-def _scales_inputs_only(standardize: Any) -> bool:
+def _is_inputs_only(standardize: Any) -> bool:
     return isinstance(standardize, str) and standardize == "inputs"
