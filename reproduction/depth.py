@@ -55,7 +55,7 @@ whether the uncertainty of a map follows its error, the root mean square over pi
   draws of noise each, from depth and u of the pixel and from brightness, contrast, roughness, depth and u of the
   picture.
 - **Error and noise.** No score can rank what is not there. The rows "Spearman of error and noise" show that the errors
-  hardly follow the noise (below .2 for every method; .12 to .28 in an earlier run with fewer channels), so a score
+  hardly follow the noise (below .25 for every method; .12 to .28 in an earlier run with fewer channels), so a score
   that follows it ("Spearman of uncertainty and noise") gains little.
 """
 
