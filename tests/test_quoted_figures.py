@@ -48,6 +48,11 @@ def pick_claim(name: str, start: str, *labels: str, scale: float = 1, ours: bool
     return [scale * float(re.search(rf"{re.escape(label)}(\d+\.?\d*)", figures)[1]) for label in labels]
 
 
+def average_texts(method: str) -> float:
+    values = pick("text", method=method, metric="AUROC")
+    return sum(values) / len(values)
+
+
 def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
     """Return, for each page, the words before some figures and the results that these figures must round."""
     both, shifted = ("HCM", "HCM Lift"), ("HCM, y + 100", "HCM Lift, y + 100")
@@ -155,6 +160,9 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
         "results/index.md": [
             ("(AUROC", pick_methods("industrial", *both, metric="real spectra: AUROC of seen against unseen")),
             ("less than half as large:", pick_claim("noise-1d", "σ̂ of Lift", "HCM Lift ", "HCM ")),
+            ("the softmax (mean AUROC", [average_texts("HCM"), average_texts("MSP")]),
+            ("ahead of both (", [average_texts("NUQ")]),
+            ("the same HCM has", [average_texts(name) for name in ("HCM signed", "FrozenHead", "KNN")]),
             ("HCM has a Pearson correlation of", pick_methods("industrial", "HCM", metric="Pearson")),
             ("and a Spearman of", pick_methods("industrial", "HCM", metric="Spearman")),
             ("trained alike (ensemble", [pick_methods("industrial", "Ensemble", metric=each)[0] for each in ranks]),
