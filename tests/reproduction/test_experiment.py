@@ -81,6 +81,12 @@ def test_the_markdown_can_be_read(fake, tmp_path):
     assert "`python -m reproduction toy --preset quick --seeds 2`; 2 seed(s)" in text
 
 
+def test_a_given_encoder_is_a_setting(fake, tmp_path):
+    fake.PRESETS["quick"]["encoder"] = "words"
+    reproduce("text", n_seeds=1, encoder=tmp_path, out=tmp_path)
+    assert fake.seen[0][0]["encoder"] == str(tmp_path)
+
+
 def test_what_is_written_has_the_rights_of_any_file(fake, tmp_path):
     mask = os.umask(0o022)
     try:
