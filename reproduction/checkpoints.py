@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from reproduction.data.files import write_file
@@ -51,18 +52,23 @@ class Checkpoints:
         write_file(self.folder / f"{name}.pt", content.getvalue())
 
     def load(self, name: str) -> Any:
-        """Return what was kept under a name, on the processor; None if there is nothing."""
+        """Return what was kept under a name, on the processor; None if there is nothing that can be read."""
         import torch
 
-        path = self.folder / f"{name}.pt"
-        return torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else None
+        try:
+            return torch.load(self.folder / f"{name}.pt", map_location="cpu", weights_only=True)
+        except (OSError, EOFError, RuntimeError, UnpicklingError):
+            return None
 
     def compute_once(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return what was computed under a name before, or compute it and keep it; JSON must be able to hold it."""
         path = self.folder / f"{name}.json"
-        if not path.is_file():
-            write_file(path, json.dumps(compute(), allow_nan=False).encode())
-        return json.loads(path.read_bytes())
+        try:
+            return json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            found = json.dumps(compute(), allow_nan=False)
+        write_file(path, found.encode())
+        return json.loads(found)
 
     def remove(self) -> None:
         """Remove everything: the seed is done."""

@@ -25,7 +25,7 @@ from reproduction.data import load_cifar10, load_image_set, normalize_images
 from reproduction.efficiency import DETECTORS as FITTED
 from reproduction.efficiency import score_draws
 from reproduction.experiment import Claim, Deviation, OnProgress, make_row
-from reproduction.networks import ResNet
+from reproduction.networks import ResNet, fork_seed
 
 __all__ = ["ABOUT", "DEVIATIONS", "PAPER", "PRESETS", "TITLE", "check_claims", "draw", "measure", "tabulate"]
 
@@ -344,7 +344,8 @@ def score_sets(
         }
         answers["Ensemble"] = score_sets_of_draws(draws)
     if "dropout" in networks:
-        draws = {name: draw_passes(networks["dropout"], images[name], settings, device) for name in tested}
+        with fork_seed(seed):
+            draws = {name: draw_passes(networks["dropout"], images[name], settings, device) for name in tested}
         answers["MC Dropout"] = score_sets_of_draws(draws)
     if "gini" in networks:
         brier = {name: compute_outputs(networks["gini"], "gini", images[name], device) for name in tested}

@@ -33,6 +33,20 @@ def test_figures_are_computed_once_and_an_interrupted_computation_again(tmp_path
     assert calls == [1]
 
 
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a checkpoint", b'{"AUROC": 0.'])
+def test_what_cannot_be_read_is_computed_again(tmp_path, content):
+    checkpoints = Checkpoints(tmp_path)
+    for name in ("HCM.pt", "HCM.json"):
+        (tmp_path / name).write_bytes(content)
+    assert checkpoints.load("HCM") is None
+    assert checkpoints.compute_once("HCM", lambda: 1) == 1
+    assert checkpoints.compute_once("HCM", lambda: 2) == 1
+    checkpoints.save("network", torch.ones(100))
+    whole = (tmp_path / "network.pt").read_bytes()
+    (tmp_path / "network.pt").write_bytes(whole[: len(whole) // 2])
+    assert checkpoints.load("network") is None
+
+
 def test_other_settings_or_seeds_have_other_checkpoints(tmp_path):
     folders = {
         Checkpoints.of_seed(tmp_path, settings, seed).folder

@@ -65,7 +65,7 @@ def test_what_is_written(result):
 
 
 def measure_hcm(checkpoints, **changes):
-    settings = QUICK | {"networks": {"none": ["hcm"]}} | changes
+    settings = QUICK | {"networks": {"none": ["dropout", "hcm"]}} | changes
     return cifar10.measure(settings, 0, data=None, device="cpu", checkpoints=checkpoints, on_progress=quiet)
 
 
@@ -81,14 +81,14 @@ def test_a_stopped_network_continues_from_its_last_epoch_to_the_same_figures(tmp
     with pytest.raises(KeyboardInterrupt):
         measure_hcm(checkpoints)
     monkeypatch.undo()
-    assert len(checkpoints.load("none hcm")["history"]) == 1
+    assert len(checkpoints.load("none dropout")["history"]) == 1
     assert measure_hcm(checkpoints) == whole
     assert len(whole["epochs"]["none"]["hcm"]) == QUICK["n_epochs"]
 
 
 def test_only_the_networks_of_the_settings_are_trained_and_shown(result, tmp_path):
     run = measure_hcm(Checkpoints(tmp_path))
-    assert set(run["results"]["none"]) == {"HCM", "HCM violation", "HCM signed"}
+    assert set(run["results"]["none"]) == {"MC Dropout", "HCM", "HCM violation", "HCM signed"}
     shorter = {**result.runs[0], "results": {**result.runs[0]["results"], **run["results"]}}
     named = {row["method"] for row in cifar10.tabulate([shorter]) if row["mixing"] == "no mixing"}
     assert named == set(run["results"]["none"])
