@@ -1,5 +1,7 @@
 """A trained network, untouched: HCM on its features in closed form, after one pass over the images.
 
+The last stage of the network gives the classes; novelty is measured on all three.
+
 With the weights and CIFAR-10 in $ONSPHERE_DATA (`weights/cifar10_resnet20.safetensors`) the network is a trained one.
 Without them its weights are random, which still shows the steps.
 """
@@ -34,17 +36,19 @@ def make_squares(n: int, *, seed: int) -> TensorDataset:
 
 def main(n: int = 300) -> tuple[float, float, float]:
     torch.manual_seed(0)
-    model = load_network()
+    model, stages = load_network(), ["layer1", "layer2", "layer3"]
     train, test = (DataLoader(make_squares(n, seed=seed), batch_size=64) for seed in (0, 1))
+    noise = DataLoader(TensorDataset(2 * torch.randn(n, 3, 32, 32), torch.zeros(n)), batch_size=64)
 
-    head = FrozenHead(random_state=0).fit(*features(model, train))
+    head = FrozenHead(layers=(16, 32, 64), random_state=0).fit(*features(model, train, layer=stages))
 
-    new_features, labels = features(model, test)
+    new_features, labels = features(model, test, layer=stages)
+    foreign_features, _ = features(model, noise, layer=stages)
     accuracy = float(np.mean(head.predict(new_features) == labels))
-    noise = TensorDataset(2 * torch.randn(n, 3, 32, 32), torch.zeros(n))
-    foreign_features, _ = features(model, DataLoader(noise, batch_size=64))
-    known, foreign = (float(head.predict_uncertainty(x).mean()) for x in (new_features, foreign_features))
+    known, foreign = (float(head.predict_uncertainty(rows).mean()) for rows in (new_features, foreign_features))
+    novelty = [float(head.predict_novelty(rows).mean()) for rows in (new_features, foreign_features)]
     print(f"accuracy {accuracy:.3f}; mean uncertainty {known:.2f} on squares, {foreign:.2f} on pure noise")
+    print(f"mean novelty {novelty[0]:.2f} on squares, {novelty[1]:.2f} on pure noise")
     return accuracy, known, foreign
 
 

@@ -94,7 +94,9 @@ def measure(
 
 def _measure_error(settings: Mapping[str, Any], split: Split, weight: float, seed: int, device: str) -> float:
     backbone = make_network(settings, len(split.train[1]), device=device, loss=HCMLoss(norm_weight=weight))
-    model = HCMRegressor(backbone, embedding=Duplicate(standardize=False), decoder="product", random_state=seed)
+    model = HCMRegressor(
+        backbone, embedding=Duplicate(standardize=False), decoder="product", frames="target", random_state=seed
+    )
     X, y = split.validation
     return mean_sample_rmse(y, model.fit(*split.train).predict(X))  # of one output, the mean absolute error
 

@@ -206,7 +206,7 @@ def fit_error_frame(fit: Fit, scenes: Scenes, settings: dict[str, Any]) -> Answe
     error = _pick_pixels(scenes.held_depth[:, 0].repeat(_N_DRAWS, 1, 1).numpy()) - _pick_pixels(maps)
     # Rows of one picture are alike: a leaf must hold several pictures.
     trees = ExtraTreesRegressor(100, min_samples_leaf=error.size // 20, random_state=0)
-    model = HCMRegressor(trees).fit(_describe_pixels(noised, maps, u), error.ravel())
+    model = HCMRegressor(trees, frames="target").fit(_describe_pixels(noised, maps, u), error.ravel())
 
     def answer(pictures: Tensor) -> tuple[Floats, Floats]:
         maps, u = read_maps(pictures)

@@ -243,12 +243,13 @@ def _make_models(settings: dict[str, Any], seed: int, device: str) -> dict[str, 
             DeepEnsemble(plain, n_members=settings["n_members"], random_state=seed),
         ]
 
+    target_frame = functools.partial(HCMRegressor, frames="target", random_state=seed)
     models = (
         *make_rivals(network),
-        HCMRegressor(network, embedding=Polar(standardize=False), decoder="product", random_state=seed),
+        target_frame(network, embedding=Polar(standardize=False), decoder="product"),
         *make_rivals(scaled),
-        HCMRegressor(scaled, embedding=Polar(), decoder="product", random_state=seed),
-        HCMRegressor(scaled, uncertainty_score="anchored", random_state=seed),
+        target_frame(scaled, embedding=Polar(), decoder="product"),
+        target_frame(scaled, uncertainty_score="anchored"),
     )
     return dict(zip(METHODS, models, strict=True))
 

@@ -101,8 +101,9 @@ def make_hcm(backbone: TorchRegressor, seed: int) -> dict[str, HCMRegressor]:
     """Return HCM for one output: the paper's, whose network learns the columns as they are, and ours."""
     unscaled: Any = clone(backbone)
     unscaled.set_params(standardize="inputs")
-    paper = HCMRegressor(unscaled, embedding=Duplicate(standardize=False), decoder="product", random_state=seed)
-    lift = HCMRegressor(backbone, embedding="lift", uncertainty_score="anchored", random_state=seed)
+    target_frame = partial(HCMRegressor, frames="target", random_state=seed)
+    paper = target_frame(unscaled, embedding=Duplicate(standardize=False), decoder="product")
+    lift = target_frame(backbone, embedding="lift", uncertainty_score="anchored")
     return dict(zip(METHODS, (paper, lift), strict=True))
 
 

@@ -220,6 +220,7 @@ def test_the_public_names_are_these():
         "MissingExtraError",
         "NotCalibratedError",
         "NotFittedError",
+        "Novelty",
         "OneHot",
         "OnsphereError",
         "OnsphereWarning",
@@ -231,6 +232,7 @@ def test_the_public_names_are_these():
         "compare",
         "export_onnx",
         "load",
+        "select",
         "write_report",
     ]
     assert all(hasattr(onsphere, name) for name in onsphere.__all__)

@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from onsphere import AcceptShare, Calibration, FalseAlarm, InvalidInputError, MaxErrorRate, OnsphereWarning, Tolerance
+from onsphere import (
+    AcceptShare,
+    Calibration,
+    FalseAlarm,
+    InvalidInputError,
+    MaxErrorRate,
+    Novelty,
+    OnsphereWarning,
+    Tolerance,
+)
 from onsphere.calibration import ClassCalibration
+from onsphere.models.novelty import compute_novelty
 
 
 def make_ranked(n, error=None):
@@ -109,3 +119,43 @@ def test_an_error_rate_that_cannot_be_kept_is_rejected():
 def test_bad_parameters_are_rejected(rule):
     with pytest.raises(InvalidInputError, match=f"parameter of {type(rule).__name__} must be"):
         rule.threshold(make_ranked(100))
+
+
+# --- novelty ---
+
+
+def make_novelty_rows(n=199):
+    return Calibration(np.zeros(n), np.zeros(n), missed=np.arange(1, n + 1) / (n + 1))
+
+
+def test_a_false_alarm_rate_of_novelty_rejects_as_many_calibration_rows_as_it_may():
+    rows = make_novelty_rows()
+    limit = Novelty(false_alarm=0.05).threshold(rows, ordinary=0.9)
+    assert limit == pytest.approx(0.95)
+    # Rejected is what has a p-value of at most .05.
+    tried = np.linspace(0, 1, 1000)
+    np.testing.assert_array_equal(tried > limit, rows.novelty_p_value(tried) <= 0.05)
+
+
+def test_a_largest_novelty_is_turned_into_a_shortfall():
+    rows = make_novelty_rows()
+    for novelty in (0.0, 0.3, 0.9):
+        limit = Novelty(max=novelty).threshold(rows, ordinary=0.2)
+        assert compute_novelty(np.array([limit]), 0.2)[0] == pytest.approx(novelty)
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows", "ordinary", "message"),
+    [
+        (Novelty(), make_novelty_rows(), 0.5, "needs one of 'max' and 'false_alarm'"),
+        (Novelty(max=0.5, false_alarm=0.1), make_novelty_rows(), 0.5, "needs one of 'max' and 'false_alarm'"),
+        (Novelty(max=1.0), make_novelty_rows(), 0.5, "'max' parameter of Novelty"),
+        (Novelty(false_alarm=0.0), make_novelty_rows(), 0.5, "'false_alarm' parameter of Novelty"),
+        (Novelty(false_alarm=0.01), make_novelty_rows(50), 0.5, "needs at least 99 calibration rows. Got 50"),
+        (Novelty(max=0.5), make_novelty_rows(), None, "needs a model with an input frame"),
+        (Novelty(max=0.5), Calibration(np.zeros(5), np.zeros(5)), 0.5, "needs a model with an input frame"),
+    ],
+)
+def test_novelty_rules_that_cannot_be_kept_say_why(rule, rows, ordinary, message):
+    with pytest.raises(InvalidInputError, match=message):
+        rule.threshold(rows, ordinary)

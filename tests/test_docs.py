@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -140,23 +141,35 @@ def test_pictures_have_both_variants_and_a_script():
 
 
 class TestPicturesShowWhatPagesSay:
-    @pytest.fixture(autouse=True)
-    def _import_scripts(self, monkeypatch):
-        monkeypatch.syspath_prepend(str(DOCS / "pictures"))
-        for name in ("style", "example", "problem", "lift", "calibration"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _import_scripts(cls):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(DOCS / "pictures"))
+            for path in (DOCS / "pictures").glob("*.py"):
+                patch.delitem(sys.modules, path.stem, raising=False)
+            yield
 
-    def test_front_page(self):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls):
+        import example
+
+        return example.fit_network()
+
+    @pytest.mark.parametrize("backbone", ["forest", "network"])
+    def test_front_page(self, backbone, network):
         import example
         import problem
 
-        model, x = example.fit_network(), problem.GRID
+        model, x = network if backbone == "network" else example.fit_forest(), problem.GRID
         result = model.assess(x[:, None])
         width = result.upper - result.lower
         quiet, noisy = (x > 0) & (x < 2), (x > 3.5) & (x < 5)
-        beyond = x > example.DOMAIN[1] + 1
+        beyond = (x < example.DOMAIN[0] - 0.5) | (x > example.DOMAIN[1] + 0.5)
         assert width[noisy].mean() > 2 * width[quiet].mean()
-        assert width[beyond].mean() > 2 * width[noisy].mean()
+        assert width[beyond].min() > 3 * width[quiet].max()  # nowhere beyond the data is the band narrow for a moment
+        assert width[beyond].mean() > 1.5 * width[noisy].mean()
         assert not result.accepted[beyond].any()
         assert result.accepted[quiet].all()
 
@@ -165,13 +178,36 @@ class TestPicturesShowWhatPagesSay:
         result = model.assess(x[:, None])
         inside = (result.lower <= y) & (y <= result.upper)
         noisy = (x > example.NOISY[0]) & (x < example.NOISY[1])
-        centre = (x > 3.5) & (x < 5)
-        coverage = [100 * inside[rows].mean() for rows in (slice(None), ~noisy, noisy, centre)]
+        coverage = [100 * inside[rows].mean() for rows in (slice(None), ~noisy, noisy)]
         page = " ".join((DOCS / "guide" / "calibration.md").read_text().split())
-        quoted = re.search(
-            r"hold (\d+) % of 20,000 new rows: (\d+) % .* and (\d+) % .* only (\d+) % at its centre", page
-        )
+        quoted = re.search(rf"of the {backbone} hold (\d+) % .*?: (\d+) % in the quiet .*? (\d+) % in the noisy", page)
         assert coverage == pytest.approx([float(share) for share in quoted.groups()], abs=1.5)
+
+    def test_total(self, network):
+        import example
+        import total
+
+        measured, x = total.measure_frames(network), total.GRID
+        within = (x > example.DOMAIN[0] + 0.2) & (x < example.DOMAIN[1] - 0.2)
+        beyond = (x < example.DOMAIN[0] - 0.5) | (x > example.DOMAIN[1] + 0.5)
+        noise = example.noise(x)
+        assert abs(np.log(measured["noise"] / noise))[within].mean() < 0.2
+        assert abs(np.log(measured["target"] / noise))[within].mean() > 0.2
+        assert (measured["novelty"][within] == 0).all()
+        assert measured["novelty"][beyond].min() > 0.5
+        assert measured["total"][within] == pytest.approx(measured["noise"][within])
+        assert measured["total"][beyond].min() > 2
+
+    def test_novelty(self):
+        import novelty
+
+        rows = novelty.make_rows()
+        frame, _ = novelty.fit_input_frame(rows)
+        page = (DOCS / "guide" / "method.md").read_text()
+        assert f"{len(frame.landmarks)} are enough for the picture" in page
+        between = np.array([[0.5, 0.25]])  # the crescents
+        assert novelty.compute_novelty(frame.measure(between), frame.ordinary)[0] == 0
+        assert novelty.compute_novelty(frame.measure(between + 9), frame.ordinary)[0] > 0.99
 
     def test_lift(self):
         import lift
@@ -184,8 +220,10 @@ class TestPicturesShowWhatPagesSay:
         import calibration
 
         plain, calibrated = calibration.measure_coverage(calibration.compute_ratios(4000))
+        alone, _ = calibration.measure_coverage(calibration.compute_ratios(4000, frames="target"))
         assert abs(calibrated - calibration.REQUESTED).max() < 0.06
-        assert abs(plain - calibration.REQUESTED).max() > 0.2
+        assert abs(plain - calibration.REQUESTED).max() < 0.12
+        assert abs(alone - calibration.REQUESTED).max() > 0.2
 
 
 def test_citation_has_the_version_of_the_package():

@@ -5,7 +5,7 @@ import pytest
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 
-from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor, Tolerance, metrics
+from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor, Novelty, Tolerance, metrics
 from onsphere.evaluation import (
     assess_model,
     compute_error,
@@ -166,3 +166,18 @@ def test_classes_are_measured_in_their_sets(classifier):
     figures = measure_assessment(result, LABELS[TEST], coverage=0.9, classes=classifier.classes_)
     assert set(figures) == {"error", "Spearman", "coverage", "width"}
     assert figures["coverage"] == np.mean(find_covered(result, LABELS[TEST], classifier.classes_))
+
+
+def test_novel_rows_and_the_reasons_of_rejected_ones_are_counted():
+    y = Y[:, 0]
+    model = HCMRegressor(Ridge(), frames=("target", "input")).fit(X[TRAIN], y[TRAIN]).calibrate(X[HELD], y[HELD])
+    far = X[TEST] + np.where(np.arange(200)[:, None] < 60, 20.0, 0.0)
+    figures = evaluate(model, far, y[TEST])
+    assert 0.3 <= figures["novel"] < 0.4
+    assert "rejected_as" not in figures
+    model.set_threshold(AcceptShare(0.9), novelty=Novelty(max=0.5))
+    figures = evaluate(model, far, y[TEST])
+    assert sum(figures["rejected_as"].values()) == round(200 * (1 - figures["accepted"]))
+    assert figures["rejected_as"]["novel"] + figures["rejected_as"]["uncertain and novel"] >= 60
+    plain = HCMRegressor(Ridge(), frames="target").fit(X[TRAIN], y[TRAIN]).calibrate(X[HELD], y[HELD])
+    assert not {"novel", "rejected_as"} & set(evaluate(plain, far, y[TEST]))

@@ -35,6 +35,7 @@ from onsphere import (
     InvalidTypeError,
     MaxErrorRate,
     NotFittedError,
+    Novelty,
     OnsphereWarning,
     Tolerance,
     baselines,
@@ -86,6 +87,7 @@ MODELS = [
     HCMRegressor(trees, embedding="torus"),
     HCMRegressor(trees, embedding=Duplicate(), decoder="product"),
     HCMRegressor(trees, uncertainty_score="anchored"),
+    HCMRegressor(trees, frames="target"),
     HCMRegressor(network),
     FrozenHead(),
     baselines.DeepEnsemble(network, n_members=2),
@@ -102,6 +104,37 @@ def test_round_trip_is_bit_equal(model, path):
     X = rows(40, seed=1)
     assert model.save(path) == path
     assert_same(load(path).assess(X), model.assess(X))
+
+
+@pytest.mark.parametrize("backbone", [trees, Ridge()], ids=["forest", "trees of the error frame"])
+def test_noise_novelty_and_their_rule_are_kept(backbone, path):
+    model = fit_model(HCMRegressor(backbone)).set_threshold(AcceptShare(0.8), novelty=Novelty(max=0.5))
+    model.save(path)
+    again, X = load(path), rows(40, seed=1) * 2
+    assert_same(again.assess(X), model.assess(X))
+    assert {"novel" in reason for reason in again.assess(X).reason} == {True, False}
+    assert again.novelty_threshold_ == model.novelty_threshold_
+    X = rows(60, seed=2)
+    assert again.calibrate(X, numbers(X)).novelty_threshold_ == model.calibrate(X, numbers(X)).novelty_threshold_
+    manifest = read_manifest(path)
+    assert manifest["frames"] == ["target", "error", "input"]
+    assert manifest["novelty_threshold"] == model.novelty_threshold_
+    assert manifest["novelty_rule"] == "Novelty(max=0.5, false_alarm=None)"
+
+
+@pytest.mark.parametrize(
+    ("model", "frames"),
+    [
+        (HCMRegressor(trees, frames="target"), ["target"]),
+        (HCMRegressor(trees, frames=("target", "input")), ["target", "input"]),
+        (baselines.GaussianNLL(network), None),
+    ],
+    ids=["target", "input", "baseline"],
+)
+def test_the_manifest_says_which_frames_were_fitted(model, frames, path):
+    fit_model(model).save(path)
+    manifest = read_manifest(path)
+    assert (manifest["frames"], manifest["novelty_threshold"], manifest["novelty_rule"]) == (frames, None, None)
 
 
 @pytest.mark.parametrize("rule", [Tolerance(0.01), FalseAlarm(0.5), MaxErrorRate(0.5, tolerance=10.0), None], ids=str)
@@ -170,7 +203,7 @@ def test_a_file_of_format_1_can_still_be_read():
     assert made_with == here, "load would have warned"
     expected = json.loads(FORMAT_1.with_suffix(".json").read_text())
     got = model.assess(np.array(expected["X"])).to_dict()
-    assert got.keys() == expected["answer"].keys()
+    assert got.keys() == {*expected["answer"], "reason"}
     for name, values in expected["answer"].items():
         if name != "output_names":
             np.testing.assert_allclose(got[name], values, rtol=1e-12)
@@ -337,7 +370,7 @@ def test_missing_or_wrong_parts_are_rejected(parts, message, path):
 def test_a_newer_format_is_rejected(path):
     fit_model().save(path)
     change_manifest(path, format=FORMAT + 1, onsphere="9.9")
-    with pytest.raises(InvalidInputError, match=r"format 3, made by onsphere 9\.9"):
+    with pytest.raises(InvalidInputError, match=rf"format {FORMAT + 1}, made by onsphere 9\.9"):
         load(path)
 
 
@@ -377,6 +410,9 @@ def test_objects_of_untrusted_types_are_never_created(path):
         ("onsphere.models.regressor.HCMRegressor", True),
         ("onsphere.calibration.calibration.RegressionCalibration", True),
         ("onsphere.decision.AcceptShare", True),
+        ("onsphere.models.frames.Frames", True),
+        ("onsphere.models.novelty.InputFrame", True),
+        ("onsphere.models.noise.ErrorFrame", True),
         ("onsphere.torch.networks.MLP", True),
         ("onsphere.drift.monitor.DriftMonitor", False),
         ("onsphere.errors.InvalidInputError", False),
@@ -453,7 +489,7 @@ def test_a_model_of_another_library_is_rejected(path):
         load(path)
 
 
-@pytest.mark.parametrize("changes", [{"calibration_": "boo"}, {"estimator_": None}])
+@pytest.mark.parametrize("changes", [{"calibration_": "boo"}, {"estimator_": None}, {"_frames": "boo"}])
 def test_a_model_that_was_not_fitted_by_onsphere_is_rejected(changes, path):
     model = fit_model()
     model.save(path)
@@ -494,13 +530,16 @@ def test_zip_bombs_are_not_unpacked(path):
         load(path)
 
 
-@pytest.mark.parametrize("backbone", [trees, HistGradientBoostingRegressor(max_iter=3)], ids=["forest", "boosting"])
+@pytest.mark.parametrize(
+    "backbone", [trees, HistGradientBoostingRegressor(max_iter=3), Ridge()], ids=["forest", "boosting", "error frame"]
+)
 @pytest.mark.parametrize("damage", ["child", "loop", "feature"])
 def test_trees_that_point_outside_are_rejected(backbone, damage, path):
     """Predicting with them would read memory outside the tree, or never end."""
     model = fit_model(HCMRegressor(backbone))
-    inside = model.estimator_.estimators_[0]
-    if isinstance(backbone, ExtraTreesRegressor):
+    inside = (model._frames.error.trees if isinstance(backbone, Ridge) else model.estimator_).estimators_[0]
+    has_nodes = not isinstance(backbone, HistGradientBoostingRegressor)
+    if has_nodes:
         tree = inside.tree_
         state = tree.__getstate__()
         names, left = ("left_child", "right_child", "feature"), state["nodes"]
@@ -508,7 +547,7 @@ def test_trees_that_point_outside_are_rejected(backbone, damage, path):
         names, left = ("left", "right", "feature_idx"), inside._predictors[0][0].nodes
     place = {"child": 0, "loop": 1, "feature": 2}[damage]
     left[names[place]][0] = {"child": 10**6, "loop": 0, "feature": 999}[damage]
-    if isinstance(backbone, ExtraTreesRegressor):
+    if has_nodes:
         tree.__setstate__(state)
     model.save(path)
     with pytest.raises(InvalidInputError, match="points outside"):

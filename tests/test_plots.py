@@ -28,6 +28,7 @@ CALLS = {
     "error_by_confidence": (ERROR, CONFIDENCE),
     "evidence": (UNCERTAINTY,),
     "intervals": (VALUE, VALUE - 1.0, VALUE + 1.0),
+    "noise_novelty": (UNCERTAINTY, CONFIDENCE),
     "reliability": (CORRECT, CONFIDENCE),
     "risk_coverage": (ERROR, UNCERTAINTY),
     "roc": (UNCERTAINTY, UNCERTAINTY + 0.5),
@@ -304,3 +305,45 @@ def test_evidence_is_cut_off_far_above_the_alarm_line(ax):
     assert ax.get_ylim() == pytest.approx((-1, 4 * np.log(20)))
     with pytest.raises(InvalidInputError, match="'alpha' parameter"):
         plots.evidence(capital, alpha=2)
+
+
+def test_the_evidence_of_several_scores_shares_one_alarm_line(ax):
+    plots.evidence([0.0, 1.0, 9.0], alpha=0.05, alarmed_at=3, label="uncertainty", ax=ax)
+    plots.evidence([0.0, -7.0, -2.0], alpha=0.05, label="novelty", ax=ax)
+    assert labels(ax) == ["uncertainty", "alarm at 3.0", "alarm at row 3", "novelty"]
+    assert line(ax, "uncertainty").get_color() != line(ax, "novelty").get_color()
+    assert ax.get_ylim() == pytest.approx((-8, 10))
+
+
+# --- noise and novelty ---
+
+
+def test_rejected_rows_differ_in_colour_and_shape_among_noise_and_novelty(ax):
+    accepted = np.array([True, True, False, False, True])
+    plots.noise_novelty([1.0, 2.0, 9.0, 2.0, 1.0], [0.0, 0.0, 0.0, 0.8, 0.3], accepted=accepted, ax=ax)
+    assert labels(ax) == ["accepted: 60.0%", "rejected: 40.0%"]
+    good, bad = ax.collections
+    assert (colours(good), colours(bad)) == ({rgb(plots.BLUE)}, {rgb(plots.VERMILLION)})
+    assert sorted(bad.get_offsets()[:, 1]) == [2.0, 9.0]
+    # Novelty is where it is; rows without have a band of their own, no two at one place.
+    places = np.vstack([good.get_offsets(), bad.get_offsets()])
+    assert {0.8, 0.3} <= set(places[:, 0])
+    assert len(set(places[:, 0])) == 5
+    assert places[:, 0].min() > ax.get_xlim()[0]
+
+
+def test_lines_part_quiet_from_noisy_and_known_from_novel(ax):
+    noise, novelty = np.arange(10.0), np.arange(10) / 10
+    plots.noise_novelty(noise, novelty, max_noise=4.0, max_novelty=0.6, ax=ax)
+    assert [text.get_text() for text in ax.texts] == ["known: 70.0%", "novel: 30.0%", "quiet: 50.0%", "noisy: 50.0%"]
+    upright, level = ax.lines
+    assert (upright.get_xdata()[0], level.get_ydata()[0]) == (0.6, 4.0)
+    assert labels(ax) == ["10 rows"]
+    for options, words in (
+        ({"max_novelty": 1.0}, "'max_novelty' parameter"),
+        ({"accepted": [True]}, "arrays of one shape"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            plots.noise_novelty(noise, novelty, **options)
+    with pytest.raises(InvalidInputError, match="novelty"):
+        plots.noise_novelty(noise, noise)

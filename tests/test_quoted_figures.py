@@ -48,6 +48,19 @@ def pick_claim(name: str, start: str, *labels: str, scale: float = 1, ours: bool
     return [scale * float(re.search(rf"{re.escape(label)}(\d+\.?\d*)", figures)[1]) for label in labels]
 
 
+def pick_frames(figure: str, *methods: str, name: str = "mean") -> list[float]:
+    return [pick("frames", figure, method=method, set=name)[0] for method in methods]
+
+
+def pick_active(start: str, choice: str) -> list[float]:
+    return pick("active", "ratio", start=start, **{"chosen by": choice})
+
+
+def pick_yacht(n_rows: str, choice: str) -> float:
+    (error,) = pick("active", n_rows, start="one half", set="yacht", **{"chosen by": choice})
+    return error
+
+
 def average_clean(name: str, *methods: str) -> list[float]:
     """Return the mean Spearman correlation on clean rows of a UCI set, which is in the runs only."""
     runs = [json.loads((DOCS / "results" / path).read_text()) for path in load_result("uci")["runs"]]
@@ -80,6 +93,7 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
         + [("HCM", mixing) for mixing in ("no mixing", "pairs mixed", "20 mixed")]
     }
     mixed = [images["HCM", mixing] for mixing in ("no mixing", "pairs mixed", "20 mixed")]
+    held, beyond = "coverage, noise 1", ("extrapolation novelty AUROC", "extrapolation AUROC")
     hcm = {"column": "ratio to softmax", "method": "HCM", "mode": "eager"}
     mlp = {
         batch: [pick("inference", network=f"MLP of {n} inputs", batch=batch, **hcm)[0] for n in (400, 100)]
@@ -100,8 +114,16 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
                 "| ratio (geometric mean",
                 [load_result("winkler")["geometric_mean_of_ratios"], *pick("winkler", "ratio")],
             ),
+            (
+                "of the forest still hold",
+                pick_frames(held, "forest", "forest, target frame", "quantile forest", "ensemble"),
+            ),
+            ("clean ones with an AUROC of", pick_frames("novelty AUROC, noise 1", "forest")),
         ],
         "guide/choose.md": [
+            ("clean ones with an AUROC of", pick_frames("AUROC, noise 1", "forest", "network")),
+            ("90 % intervals still hold", pick_frames(held, "forest", "network")),
+            ("correlation of uncertainty and error is", pick_frames("mixed Spearman", "forest", "network")),
             ("error: network, Lift, u + a |", pick("uci", metric="Spearman", method="HCM Lift")),
             ("error: ExtraTrees, Lift, u |", pick("uci", metric="Spearman", method="HCM ExtraTrees")),
             ("deviations): network |", pick("uci", metric="RMSE", method="HCM Lift")),
@@ -149,15 +171,32 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
         ],
         "guide/faq.md": [
             ("missed the noise by", pick_methods("toy", *shifted, measure=error, scale=100)),
-            ("shifted: AUROC", pick_shift("AUROC", "ensemble", "HCM")),
+            ("clean ones with an AUROC of", pick_frames("AUROC, noise 1", "network", "ensemble")),
+            ("and 90 % intervals hold", pick_frames(held, "network", "ensemble")),
+            ("an ensemble finds them better: AUROC", pick_shift("AUROC", "ensemble", "HCM")),
             ("with strong noise,", pick_shift("AUROC (variance 5)", "ensemble", "HCM")),
-            ("better (Spearman", pick_shift("Spearman", "HCM", "ensemble")),
+            ("worse (Spearman", pick_shift("Spearman", "ensemble", "HCM")),
+            ("yacht with noise (Spearman", pick_frames("mixed Spearman", "ensemble", "network", name="yacht")),
+            ("clean energy rows (Spearman", pick_frames("Spearman", "ensemble", "network", name="energy")),
+            ("these rows with an AUROC of", [pick_frames(each, "forest")[0] for each in beyond]),
+            ("On kin8nm the two have", [pick_frames(each, "forest", name="kin8nm")[0] for each in beyond]),
             ("than HCM Lift (Spearman", wafers[:1] + wafers[2:]),
             (
                 "anomalies best (AUROC",
                 pick_claim("industrial", "HCM Lift tells", "Ensemble standardised ", "HCM Lift "),
             ),
             ("its RMSE is", pick_shift("RMSE", "ensemble", "HCM")),
+        ],
+        "guide/active-learning.md": [
+            *(
+                (f"| {start} | {choice} |", pick_active(start, choice))
+                for start in ("all rows", "one half")
+                for choice in ("novelty", "disagreement", "noise")
+            ),
+            (
+                "first 25 rows bring the error from",
+                [pick_yacht("50", "chance"), pick_yacht("75", "novelty"), 25, pick_yacht("75", "chance")],
+            ),
         ],
         "guide/service.md": served,
         "quickstart/text.md": [

@@ -39,3 +39,31 @@ def test_the_figures_of_the_table_are_those_of_the_benchmarks(row, benchmark, co
         assert float(printed) == pytest.approx(measured[name], abs=0.5 * 10**-digits + 1e-12), name
     if column == "ratio":
         assert f"geometric mean {result['geometric_mean_of_ratios']:.2f}".replace("0.", ".") in README
+
+
+COVERAGES = ["coverage", "coverage, noise 1", "coverage, noise √5"]
+
+
+@pytest.mark.parametrize(
+    ("row", "method", "figures"),
+    [
+        ("novelty alone |", "forest", ["", "", "", "novelty AUROC, noise 1", "extrapolation novelty AUROC"]),
+        *(
+            (row, method, [*COVERAGES, "AUROC, noise 1", "extrapolation AUROC"])
+            for row, method in [
+                ("forest |", "forest"),
+                ('forest, `frames="target"` |', "forest, target frame"),
+                ("quantile forest |", "quantile forest"),
+                ("one network |", "network"),
+                ('one network, `frames="target"` |', "network, target frame"),
+                ("five networks, an ensemble |", "ensemble"),
+            ]
+        ),
+    ],
+)
+def test_the_figures_outside_the_data_are_those_of_the_benchmark(row, method, figures):
+    result = json.loads((ROOT / "benchmarks" / "results" / "frames.json").read_text())
+    (measured,) = [each for each in result["rows"] if (each["method"], each["set"]) == (method, "mean")]
+    for name, printed in zip(figures, read_row(row), strict=True):
+        value = measured.get(name, "")
+        assert printed == ("–" if value == "" else format(value, ".2f").removeprefix("0")), name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
-from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, Tolerance
+from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -23,6 +23,7 @@ from onsphere.errors import (
 )
 from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.models.frozen import FrozenHead
+from onsphere.models.selection import select
 from onsphere.persistence import load
 from onsphere.sphere import Duplicate, Lift, OneHot, Polar, Torus
 from onsphere.sphere.geometry import SphericalOutput
@@ -53,6 +54,7 @@ __all__ = [
     "MissingExtraError",
     "NotCalibratedError",
     "NotFittedError",
+    "Novelty",
     "OneHot",
     "OnsphereError",
     "OnsphereWarning",
@@ -64,6 +66,7 @@ __all__ = [
     "compare",
     "export_onnx",
     "load",
+    "select",
     "write_report",
 ]
 

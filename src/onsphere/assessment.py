@@ -32,8 +32,19 @@ class Assessment:
     magnitude : array of shape (n,) or None
         R, in standardised units.
     sigma : array like value, or None
-        Standard deviation of the noise, in the unit of the target. With several outputs only the Torus embedding
-        tells them apart; the others see one level, relative to the spread of each output.
+        Standard deviation of the whole error, in the unit of the target: of the noise and, where a row is novel, of the
+        target itself. Intervals are multiples of it.
+    noise : array like value, or of shape (n,) for classes, or None
+        How far rows alike disagree: the standard deviation of errors among them, or for classes 1 − ‖d‖. More rows like
+        this one do not help; better measurements do.
+    novelty : array of shape (n,) or None
+        How unlike all training rows a row is: 0 for 98 % of rows like them, 1 for one that has nothing in common with
+        any. More rows like this one help.
+    novelty_p_value : array of shape (n,) or None
+        The share of calibration rows that were at least as novel.
+    missed : array of shape (n,) or None
+        How far the landmarks of the training rows fall short of each row, in [0, 1]. Novelty and its p-value follow
+        from it, and a `DriftMonitor` watches it.
     anchor_residual : array of shape (n,) or None
         The error that can be seen without a label.
     lower, upper : arrays like value, or None
@@ -43,7 +54,9 @@ class Assessment:
     expected_error : array of shape (n,) or None
         The mean error of calibration rows as uncertain as this.
     accepted : bool array of shape (n,) or None
-        Whether the uncertainty is at or below the threshold.
+        Whether the uncertainty is at or below the threshold, and the novelty too if that has one.
+    reason : str array of shape (n,) or None
+        Why a row is not accepted: "uncertain", "novel" or "uncertain and novel"; "" if it is.
     probabilities : array of shape (n, C) or None
         Of each class.
     prediction_set : bool array of shape (n, C) or None
@@ -65,12 +78,17 @@ class Assessment:
     direction_norm: NDArray[np.float64] | None = None
     magnitude: NDArray[np.float64] | None = None
     sigma: NDArray[np.float64] | None = None
+    noise: NDArray[np.float64] | None = None
+    novelty: NDArray[np.float64] | None = None
+    novelty_p_value: NDArray[np.float64] | None = None
+    missed: NDArray[np.float64] | None = None
     anchor_residual: NDArray[np.float64] | None = None
     lower: NDArray[np.float64] | None = None
     upper: NDArray[np.float64] | None = None
     confidence: NDArray[np.float64] | None = None
     expected_error: NDArray[np.float64] | None = None
     accepted: NDArray[np.bool_] | None = None
+    reason: NDArray[np.str_] | None = None
     probabilities: NDArray[np.float64] | None = None
     prediction_set: NDArray[np.bool_] | None = None
     output_names: tuple[str, ...] | None = None

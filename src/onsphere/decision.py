@@ -1,7 +1,7 @@
-"""Accept or reject: rules that turn calibration rows into one threshold on the uncertainty.
+"""Accept or reject: rules that turn calibration rows into one threshold on the uncertainty, and one on the novelty.
 
-A row is accepted if its uncertainty is at or below the threshold. The docstring of each rule says what it promises
-and what it does not; all promises are about rows drawn like the calibration rows.
+A row is accepted if its uncertainty is at or below the threshold, and its novelty too if that has one. The docstring of
+each rule says what it promises and what it does not; all promises are about rows drawn like the calibration rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onsphere._internal.validation import check_number, check_option, parameter_
 from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile
 from onsphere.errors import InvalidInputError, OnsphereWarning
 
-__all__ = ["AcceptShare", "FalseAlarm", "MaxErrorRate", "Rule", "Tolerance"]
+__all__ = ["AcceptShare", "FalseAlarm", "MaxErrorRate", "Novelty", "Rule", "Tolerance"]
 
 
 @runtime_checkable
@@ -229,3 +229,56 @@ class MaxErrorRate:
             )
         check_number(self, "tolerance", self.tolerance, above=0, closed="left")
         return calibration.error > self.tolerance
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """Reject rows that are unlike all training rows: a second condition, `set_threshold(rule, novelty=Novelty(...))`.
+
+    Promises, with `false_alarm`: a new row drawn like the calibration rows is rejected with at most this probability.
+    Does not promise that every strange row is rejected, nor that the model errs on a row that is.
+
+    Parameters
+    ----------
+    max : float in [0, 1), optional
+        The largest novelty that is accepted; 0 accepts what 98 % of the training rows reach.
+    false_alarm : float in (0, 1), optional
+        The share of ordinary rows that may be rejected: a row is if its novelty_p_value is at most this. One of both
+        must be given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = Calibration(np.zeros(99), np.zeros(99), missed=np.linspace(0.01, 0.99, 99))
+    >>> round(Novelty(false_alarm=0.05).threshold(rows, ordinary=0.98), 3)
+    0.95
+    >>> round(Novelty(max=0.5).threshold(rows, ordinary=0.5), 3)
+    0.667
+    """
+
+    max: float | None = None
+    false_alarm: float | None = None
+
+    def threshold(self, calibration: Calibration, ordinary: float | None) -> float:
+        """Return the largest shortfall that is accepted; `ordinary` is that of a row with novelty 0."""
+        if (self.max is None) == (self.false_alarm is None):
+            raise InvalidInputError(
+                f"Novelty needs one of 'max' and 'false_alarm'. Got {self}. Pass for example Novelty(max=0.5) or "
+                "Novelty(false_alarm=0.01)."
+            )
+        if ordinary is None or calibration.missed is None:
+            raise InvalidInputError(
+                f"{self} needs a model with an input frame. Got one without. Fit with frames='all' and calibrate again."
+            )
+        if self.max is not None:
+            check_number(self, "max", self.max, above=0, below=1, closed="left")
+            return ordinary / (1 - self.max * (1 - ordinary))
+        check_number(self, "false_alarm", self.false_alarm, above=0, below=1)
+        rank = math.floor(float(self.false_alarm or 0) * (len(calibration) + 1))  # rows that may lie above it
+        if rank < 1:
+            needed = math.ceil(1 / float(self.false_alarm or 1)) - 1
+            raise InvalidInputError(
+                f"{self} needs at least {needed} calibration rows. Got {len(calibration)}. "
+                "Calibrate on more rows, or allow a higher rate."
+            )
+        return float(np.sort(calibration.missed)[-rank])

@@ -75,7 +75,7 @@ def make_least_trusted_table(result: Assessment, truth: NDArray[np.float64], for
     """Show the five rows with the highest uncertainty."""
     table = Table(title="The five least trusted predictions", title_justify="left")
     interval_column = [] if result.lower is None else ["90 % interval"]
-    for name in ("row", "predicted", *interval_column, "truth", "uncertainty", "length of direction"):
+    for name in ("row", "predicted", *interval_column, "truth", "uncertainty", "noise", "novelty"):
         table.add_column(name, justify="right")
     for row in np.argsort(-result.uncertainty, kind="stable")[:5]:
         ends = [] if result.lower is None else [f"{form} to {form}".format(result.lower[row], result.upper[row])]
@@ -84,8 +84,7 @@ def make_least_trusted_table(result: Assessment, truth: NDArray[np.float64], for
             form.format(result.value[row]),
             *ends,
             form.format(truth[row]),
-            f"{result.uncertainty[row]:.2f}",
-            f"{result.direction_norm[row]:.2f}",
+            *(f"{values[row]:.2f}" for values in (result.uncertainty, result.noise, result.novelty)),
         )
     return table
 

@@ -14,8 +14,17 @@ from onsphere._internal.validation import Floats
 from onsphere.assessment import Assessment
 from onsphere.calibration import find_coverage_range
 from onsphere.models import CalibratedModel, RegressionMixin
+from onsphere.models.base import REASONS
 
-__all__ = ["assess_model", "compute_error", "compute_row_errors", "evaluate", "find_covered", "measure_assessment"]
+__all__ = [
+    "assess_model",
+    "compute_error",
+    "compute_row_errors",
+    "count_reasons",
+    "evaluate",
+    "find_covered",
+    "measure_assessment",
+]
 
 
 def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequence[str] = ()) -> dict[str, Any]:
@@ -35,8 +44,10 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
         rows; error (root mean square over all outputs, or the share of wrong classes) and, for numbers, mean absolute
         error, and mean error of a row (for several outputs, the root mean square over them); asked and measured
         coverage (of all outputs at once), with the range in which the latter lies with 95 % probability if the promise
-        holds; width of intervals or sets; Spearman of uncertainty with error; with a threshold the share of accepted
-        rows, and the mean error of accepted and rejected ones; for several outputs the figures of each.
+        holds; width of intervals or sets; Spearman of uncertainty with error; with an input frame the share of novel
+        rows; with a threshold the share of accepted rows, and the mean error of accepted and rejected ones; with a
+        limit on novelty how many were rejected as uncertain, as novel, and as both; for several outputs the figures of
+        each.
 
     Examples
     --------
@@ -71,16 +82,26 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
     }
     if len(errors) > 1:
         figures["aurc"] = metrics.aurc(errors, result.uncertainty)
+    if result.novelty is not None:
+        figures["novel"] = float(np.mean(result.novelty > 0))
     if result.accepted is not None:
         figures |= {
             "accepted": float(result.accepted.mean()),
             "error_accepted": _compute_mean(errors[result.accepted]),
             "error_rejected": _compute_mean(errors[~result.accepted]),
         }
+    if model.novelty_threshold_ is not None:
+        figures["rejected_as"] = count_reasons(result)
     if target.ndim == 2:
         names = targets or [f"output {place}" for place in range(target.shape[1])]
         figures["targets"] = dict(zip(names, _measure_outputs(result, target, covered), strict=True))
     return figures
+
+
+def count_reasons(result: Any) -> dict[str, int]:
+    """Return how many rows were rejected as uncertain, as novel, and as both; none without a threshold."""
+    reasons = [] if result.reason is None else result.reason.tolist()
+    return {name: reasons.count(name) for name in REASONS[1:].tolist()}
 
 
 def assess_model(model: Any, X: Any, *, coverage: float) -> Assessment:

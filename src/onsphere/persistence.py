@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.saved_models import check_trees, rename_settings, rename_types
+from onsphere._internal.saved_models import add_settings, check_trees, rename_settings, rename_types
 from onsphere._internal.validation import missing_extra_error
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
@@ -41,7 +41,7 @@ __all__ = [
     "to_json",
 ]
 
-FORMAT = 2
+FORMAT = 3
 CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
@@ -133,13 +133,16 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
         check_trees(model)
         if manifest["format"] == 1:
             rename_settings(model)
+        if manifest["format"] < 3:
+            add_settings(model)
     except InvalidInputError:
         raise
     except Exception as error:
         raise _make_damage_error(path, f"its model cannot be loaded ({type(error).__name__}: {error})") from None
     if not hasattr(model, "calibration_"):
         raise _make_damage_error(path, f"it holds a {type(model).__name__}, which is not a model of onsphere")
-    if not isinstance(model.calibration_, Calibration | None) or model.estimator_ is None:
+    has_frames = type(vars(model).get("_frames")).__name__ in ("NoneType", "Frames")
+    if not (isinstance(model.calibration_, Calibration | None) and has_frames) or model.estimator_ is None:
         raise _make_damage_error(path, "its model was not fitted by onsphere")
     _warn_about_versions(manifest)
     return model, manifest
@@ -268,6 +271,7 @@ def _warn_about_versions(manifest: dict[str, Any]) -> None:
 def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
     """Describe a model in plain values, so that it need not be loaded to be understood."""
     calibration, rule = getattr(model, "calibration_", None), getattr(model, "_rule", None)
+    novelty_rule = getattr(model, "_novelty_rule", None)
     names = getattr(model, "feature_names_in_", None)
     spread, labels = getattr(model, "spread_", None), getattr(model, "classes_", None)
     return {
@@ -285,8 +289,19 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         # A rule that accepts everything has an infinite one, which JSON cannot hold.
         "threshold": model.threshold_ if model.threshold_ is None or np.isfinite(model.threshold_) else "inf",
         "rule": None if rule is None else repr(rule),
+        "frames": _list_frames(model),
+        "novelty_threshold": getattr(model, "novelty_threshold_", None),
+        "novelty_rule": None if novelty_rule is None else repr(novelty_rule),
         "summary": summary or {},
     }
+
+
+def _list_frames(model: Any) -> list[str] | None:
+    """Return the frames that were fitted; None for a model of another method."""
+    if "frames" not in model.get_params(deep=False):
+        return None
+    fitted = getattr(model, "_frames", None)
+    return ["target", *(name for name in ("error", "input") if getattr(fitted, name, None) is not None)]
 
 
 def get_calibration_method(model: Any) -> str | None:

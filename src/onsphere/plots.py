@@ -40,6 +40,7 @@ __all__ = [
     "error_by_confidence",
     "evidence",
     "intervals",
+    "noise_novelty",
     "reliability",
     "risk_coverage",
     "roc",
@@ -54,6 +55,8 @@ BOX: dict[str, Any] = {"boxprops": {"facecolor": BLUE}, "medianprops": {"color":
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": "small", "title_fontsize": "small", "alignment": "left"}
 # More would hide each other. From MANY_POINTS on, points go into a vector file as one bitmap, to keep it small.
 MOST_POINTS, MOST_INTERVALS, MANY_POINTS = 20_000, 200, 2_000
+# In the plot of noise and novelty: the share of rows that count as quiet, and the width of the band of known rows.
+QUIET_SHARE, _BAND = 0.8, 0.25
 # A norm this close to 1 differs from it only by single-precision rounding.
 ON_SPHERE = 2.5e-7
 
@@ -229,10 +232,80 @@ def intervals(
     return _finish(ax, "Rows in the order of the prediction", "Value", title=note, top=ax.dataLim.y1)
 
 
+def noise_novelty(
+    noise: ArrayLike,
+    novelty: ArrayLike,
+    *,
+    accepted: ArrayLike | None = None,
+    max_noise: float | None = None,
+    max_novelty: float = 0.0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the noise of each row against its novelty, with a line between quiet and noisy, and known and novel rows.
+
+    Rows with a novelty of 0 would lie on one line: they are drawn side by side, in a band at the left. At most 20,000
+    rows are drawn, evenly spread over the ordered noise.
+
+    Parameters
+    ----------
+    noise, novelty : arrays of shape (n,)
+        Of an Assessment; for several outputs, one of their noises or a mean of them.
+    accepted : bool array of shape (n,), optional
+        Rejected rows get another colour and shape.
+    max_noise : float, optional
+        The noise up to which a row is quiet; by default four fifths of the rows are.
+    max_novelty : float in [0, 1), default 0
+        The novelty up to which a row is known.
+
+    Examples
+    --------
+    >>> ax = noise_novelty([1.0, 2.0, 9.0, 2.0], [0.0, 0.0, 0.0, 0.8], accepted=[True, True, False, False])
+    >>> [text.get_text() for text in ax.texts]
+    ['known: 75.0%', 'novel: 25.0%', 'quiet: 75.0%', 'noisy: 25.0%']
+    """
+    check_number("noise_novelty", "max_novelty", max_novelty, above=0, below=1, closed="left")
+    given: dict[str, Any] = {} if accepted is None else {"accepted": accepted}
+    noise, novelty, *taken, _ = check_rows("noise_novelty", None, noise=noise, novelty=novelty, **given)
+    check_range("noise_novelty", "novelty", novelty, low=0.0, high=1.0)
+    limit = float(np.quantile(noise, QUIET_SHARE)) if max_noise is None else float(max_noise)
+    ax = _prepare_axes(ax)
+    rows = pick_evenly(noise, MOST_POINTS)
+    x, y = novelty[rows], noise[rows]
+    # In an order that has nothing to do with the noise: the order of the rows.
+    known_place = -_BAND * (0.1 + 0.8 * (np.argsort(np.argsort(rows)) + 0.5) / len(rows))
+    x = np.where(x > 0, x, known_place)
+    if taken:
+        share = float(taken[0].mean())
+        _draw_good_and_bad(ax, x, y, taken[0][rows] > 0, share, "accepted", "rejected")
+    else:
+        ax.scatter(x, y, s=18, color=BLUE, linewidths=0, alpha=0.5, zorder=3, label=f"{len(noise):,} rows")
+    ax.axvline(max_novelty, **REFERENCE)
+    ax.axhline(limit, **REFERENCE)
+    _finish(ax, "Novelty", "Noise", title=_describe_choice(len(rows), len(noise)), top=y.max(), corner="upper right")
+    ax.set_xlim(-_BAND, 1.02)
+    ax.set_xticks([-_BAND / 2, 0.25, 0.5, 0.75, 1.0], ["0", "0.25", "0.5", "0.75", "1"])
+    known, quiet = float(np.mean(novelty <= max_novelty)), float(np.mean(noise <= limit))
+    small: dict[str, Any] = {"fontsize": "small", "color": GREY}
+    for text, share, left in (("known", known, True), ("novel", 1 - known, False)):
+        place, side = (0.0, "left") if left else (1.0, "right")
+        ax.text(place, 1.01, f"{text}: {share:.1%}", transform=ax.transAxes, ha=side, va="bottom", **small)
+    for text, share, low in (("quiet", quiet, True), ("noisy", 1 - quiet, False)):
+        place, side = (0.0, "bottom") if low else (1.0, "top")
+        ax.text(1.01, place, f"{text}: {share:.1%}", transform=ax.transAxes, va=side, rotation=270, **small)
+    return ax
+
+
 def evidence(
-    log_capital: ArrayLike, *, alpha: float = 0.01, alarmed_at: int | None = None, ax: Axes | None = None
+    log_capital: ArrayLike,
+    *,
+    alpha: float = 0.01,
+    alarmed_at: int | None = None,
+    label: str | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw the evidence of drift after each row: the log_capital of `DriftMonitor.update`, with the alarm line.
+
+    If several scores are watched, draw the `evidence` of each on the same axes, with its name as the label.
 
     Examples
     --------
@@ -244,12 +317,14 @@ def evidence(
     ax = _prepare_axes(ax)
     rows, limit = np.arange(1, len(capital) + 1), -math.log(alpha)
     step = max(len(rows) // MOST_POINTS, 1)
-    ax.plot(rows[::step], capital[::step], linewidth=1.5, label="evidence")
-    ax.plot(rows[[0, -1]], [limit, limit], **REFERENCE, label=f"alarm at {limit:.1f}")
+    ax.plot(rows[::step], capital[::step], linewidth=1.5, label=label or "evidence")
+    line = f"alarm at {limit:.1f}"
+    if line not in ax.get_legend_handles_labels()[1]:
+        ax.plot(rows[[0, -1]], [limit, limit], **REFERENCE, label=line)
     if alarmed_at is not None:
-        ax.axvline(alarmed_at, color=ORANGE, linewidth=1.5, label=f"alarm at row {alarmed_at:,}")
+        ax.axvline(alarmed_at, color=VERMILLION, linewidth=1.5, label=f"alarm at row {alarmed_at:,}")
     # Far above the line the evidence is overwhelming; showing it all would flatten the rest.
-    ax.set_ylim(min(float(capital.min()), 0.0) - 1, min(max(float(capital.max()), limit) + 1, 4 * limit))
+    ax.set_ylim(min(ax.dataLim.y0, 0.0) - 1, min(max(ax.dataLim.y1, limit) + 1, 4 * limit))
     return _finish(ax, "Row", "Evidence of drift (log capital)")
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from onsphere import InvalidInputError, cli, load
+from onsphere import InvalidInputError, cli, load, plots
 from onsphere.export import open_graph, prepare_inputs
 from onsphere.persistence import load_with_manifest, read_manifest
 from onsphere.table import fit as fitting
@@ -30,6 +30,16 @@ def folder(tmp_path, monkeypatch, house_model, houses):
     shifted.loc[150:, "size"] += 400
     shifted.drop(columns="price").to_csv("stream.csv", index=False)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def split_model(tmp_path_factory, houses):
+    """Return a model that was calibrated on rows of their own, so that its alarm keeps its promise."""
+    path = tmp_path_factory.mktemp("split") / "split.onsphere"
+    houses(520, 3).to_csv(path.with_suffix(".csv"), index=False)
+    fit = ("fit", path.with_suffix(".csv"), "-t", "price", "--backbone", "extra-trees", "--quiet", "--save", path)
+    assert run(*fit).exit_code == 0
+    return path
 
 
 def test_a_graph_answers_as_the_model_does(folder):
@@ -187,25 +197,45 @@ def test_monitor_finds_moved_columns_from_the_model_file(folder, houses):
     assert any(hint.startswith("sold: mean +4.") and hint.endswith("distance 100%") for hint in hints)
 
 
-def test_moved_columns_are_shown_without_an_alarm(folder, houses):
+def test_moved_columns_are_shown_without_an_alarm(folder, houses, split_model):
     houses(200, 2).assign(rooms=2).to_csv("alike.csv", index=False)
-    result = run("monitor", "model.onsphere", "alike.csv")
+    result = run("monitor", split_model, "alike.csv")
     assert result.stdout.splitlines()[:2] == [
         "No alarm in 200 rows.",
-        "Columns that moved, though the uncertainty does not show it:",
+        "Columns that moved, though uncertainty and novelty do not show it:",
     ]
     assert result.stdout.splitlines()[2].startswith("  rooms: mean ")
 
 
-def test_the_promise_is_printed_only_where_it_holds(folder, houses):
-    houses(520, 3).to_csv("many.csv", index=False)
-    run("fit", "many.csv", "-t", "price", "--backbone", "kernel", "--save", "split.onsphere", "--quiet")
-    result = run("monitor", "split.onsphere", "stream.csv")
+def test_the_promise_is_printed_only_where_it_holds(folder, split_model):
+    result = run("monitor", split_model, "stream.csv")
     assert "(a false alarm has a chance of at most 0.01)" in result.stdout
 
 
-def test_monitor_is_quiet_when_nothing_changed(folder):
-    result = run("monitor", "model.onsphere", "fresh.csv", "--reference", "fresh.csv")
+def test_the_alarm_says_whether_uncertainty_or_novelty_rose(folder, houses, split_model, monkeypatch):
+    """A city that nobody has seen: trees put it with others, and are as sure of it as of them."""
+    stream = houses(300, 2)
+    stream.loc[150:, "city"] = "Atlantis"
+    stream.to_csv("strange.csv", index=False)
+    drawn, draw = {}, plots.evidence
+
+    def note(values, **options):
+        drawn[options["label"]] = values
+        return draw(values, **options)
+
+    monkeypatch.setattr(plots, "evidence", note)
+    result = run("monitor", split_model, "strange.csv", "--plot", "evidence.svg", "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["alarmed_by"], facts["alarmed_at"] > 150) == ("novelty", True)
+    assert {name: values[-1] for name, values in drawn.items()} == facts["evidence"]
+    assert {name: len(values) for name, values in drawn.items()} == {"uncertainty": 300, "novelty": 300}
+    assert max(facts["evidence"].values()) == facts["log_capital"]
+    words = f"Alarm at row {facts['alarmed_at']} of 300, by their novelty: the rows are no longer like those"
+    assert words in run("monitor", split_model, "strange.csv").stdout
+
+
+def test_monitor_is_quiet_when_nothing_changed(folder, split_model):
+    result = run("monitor", split_model, "fresh.csv", "--reference", "fresh.csv")
     assert (result.exit_code, result.stdout) == (0, "No alarm in 150 rows.\n")
     assert run("monitor", "model.onsphere", "stream.csv", "--quiet").stdout == ""
 

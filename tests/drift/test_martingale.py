@@ -46,6 +46,6 @@ def test_the_capital_is_the_mixture_over_all_starts_and_bets():
 
 
 def test_the_capital_stays_a_number_for_any_p_value():
-    game = DriftMonitor([0.0])._games[0]
+    game = DriftMonitor([0.0])._games["uncertainty"]
     log_capital = game._play(np.array([0.0, 1.0] * 500))
     assert np.isfinite(log_capital).all()

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.stats import kstest
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import Ridge
 
 from onsphere import (
@@ -33,8 +35,13 @@ def normal(n, seed=0, shift=0.0):
     return np.random.default_rng(seed).normal(shift, size=n)
 
 
-def assess(uncertainty, residual=None):
-    return Assessment(value=uncertainty, uncertainty=uncertainty, anchor_residual=residual)
+def assess(uncertainty, residual=None, missed=None):
+    return Assessment(value=uncertainty, uncertainty=uncertainty, anchor_residual=residual, missed=missed)
+
+
+def calibrate(n=300, seed=0):
+    """Return a calibration whose rows have an uncertainty and a shortfall."""
+    return Calibration(normal(n, seed), np.zeros(n), missed=normal(n, seed + 100))
 
 
 # --- alarm ---
@@ -104,11 +111,58 @@ def test_the_anchor_residual_alone_can_raise_the_alarm():
     assert alone.anchor_p_values is None
 
 
-def test_two_games_share_alpha():
+def test_games_share_alpha():
     monitor = DriftMonitor(normal(300), anchor_residuals=normal(200, 1))
     update = monitor.update(normal(100, 2, shift=0.5), anchor_residual=normal(100, 3))
-    first, second = (np.array(game.log_capital) for game in monitor._games)
-    assert update.log_capital[-1] == monitor.log_capital == max(first, second) - math.log(2)
+    alone = DriftMonitor(normal(300)).update(normal(100, 2, shift=0.5))
+    np.testing.assert_array_equal(update.evidence["uncertainty"], alone.log_capital - math.log(2))
+    np.testing.assert_array_equal(update.log_capital, np.max([*update.evidence.values()], axis=0))
+    assert update.log_capital[-1] == monitor.log_capital
+    third = DriftMonitor(calibrate(), anchor_residuals=normal(200, 1))
+    update = third.update(assess(normal(100, 2, shift=0.5), residual=normal(100, 3), missed=normal(100, 4)))
+    np.testing.assert_array_equal(update.evidence["uncertainty"], alone.log_capital - math.log(3))
+    assert third.watched == tuple(update.evidence) == ("uncertainty", "novelty", "anchor residual")
+
+
+@pytest.mark.parametrize(
+    ("moved", "name"), [("uncertainty", "uncertainty"), ("missed", "novelty"), ("residual", "anchor residual")]
+)
+def test_the_alarm_names_the_score_that_raised_it(moved, name):
+    monitor = DriftMonitor(calibrate(), anchor_residuals=normal(300, 1), alpha=0.01)
+    scores = {"uncertainty": normal(200, 2), "missed": normal(200, 3), "residual": normal(200, 4)}
+    assert not monitor.update(assess(**scores)).alarm
+    assert monitor.alarmed_by is None
+    update = monitor.update(assess(**scores | {moved: normal(200, 5, shift=2.0)}))
+    p_values = {
+        "uncertainty": update.p_values,
+        "missed": update.novelty_p_values,
+        "residual": update.anchor_p_values,
+    }
+    is_uniform = {each: kstest(values, "uniform").pvalue > LEVEL for each, values in p_values.items()}
+    assert is_uniform == {each: each != moved for each in p_values}
+    assert monitor.alarmed_by == name
+    # It stays, whatever else moves later.
+    monitor.update(assess(*(normal(200, 6, shift=3.0) for _ in range(3))))
+    assert monitor.alarmed_by == name
+    monitor.reset()
+    assert (monitor.alarm, monitor.alarmed_by) == (False, None)
+
+
+def test_a_forest_that_repeats_its_last_leaf_is_caught_by_novelty():
+    """Beyond the data a forest is as sure as at their edge; the target frame alone sees nothing."""
+    X = normal((600, 3))
+    y = X[:, 0] + normal(600, 9)
+    model = HCMRegressor(ExtraTreesRegressor(20, min_samples_leaf=2), random_state=0).fit(X[:300], y[:300])
+    model.calibrate(X[300:], y[300:])
+    far = normal((100, 3), 1) + np.array([0.0, 5.0, 0.0])
+    monitor = DriftMonitor(model)
+    assert not monitor.update(model.assess(normal((100, 3), 2))).alarm
+    assert monitor.update(model.assess(far)).alarm
+    assert monitor.alarmed_at <= 110
+    plain = clone(model).set_params(frames="target").fit(X[:300], y[:300]).calibrate(X[300:], y[300:])
+    before = DriftMonitor(plain)
+    assert before.watched == ("uncertainty",)
+    assert not before.update(plain.predict_uncertainty(far)).alarm
 
 
 # --- rows in any portions, stored and resumed ---
@@ -178,8 +232,10 @@ def test_a_restored_monitor_finds_the_same_column_changes():
         (lambda state: state.update(format="another"), "Got 'another'"),
         (lambda state: state.pop("alpha"), "cannot be read: 'alpha'"),
         (lambda state: state.update(games=None), "cannot be read"),
-        (lambda state: state["games"][0].update(log_gain=[0.0]), "capital of 7 players"),
-        (lambda state: state["games"][0]["ranks"]["counts"].pop(), "cells do not fit"),
+        (lambda state: state["games"]["uncertainty"].update(log_gain=[0.0]), "capital of 7 players"),
+        (lambda state: state["games"]["uncertainty"]["ranks"]["counts"].pop(), "cells do not fit"),
+        (lambda state: state["games"].update(another=state["games"]["uncertainty"]), "games on uncertainty, another"),
+        (lambda state: state.update(games={"missed": state["games"]["uncertainty"]}), "games on missed"),
     ],
 )
 def test_a_damaged_state_is_rejected(spoil, message):
@@ -187,6 +243,46 @@ def test_a_damaged_state_is_rejected(spoil, message):
     spoil(state)
     with pytest.raises(InvalidInputError, match=message):
         DriftMonitor.from_state(state)
+
+
+# What the first version wrote after two rows, with games on the uncertainty and on the anchor residual.
+FORMER_STATE = """{"format": "onsphere drift monitor 1", "alpha": 0.01, "alarmed_at": null, "games": [
+{"ranks": {"values": [1.0, 2.0, 2.5, 3.0], "places": [0.7151893663724195, 1.602763376071644, 2.423654799338905,
+3.5448831829968968], "gaps": [1, 1, 1, 1, 1], "counts": [0, 1, 0, 0, 1], "key": 8737460674931247}, "n_seen": 2,
+"log_capital": 0.0092278315716946, "log_gain": [-1.1069711699874965, -0.06635395181945059, 0.08168906109175647,
+0.11266784687506895, 0.1003356937501379, -0.2993286124997243, -0.46880114148236496], "log_stakes": [
+-2.5877522548267353, -3.1748630521731798, -3.3313487428936357, -3.3299278282710234, -3.243845994330585,
+-2.8847800502159506, -3.2590976301710732]},
+{"ranks": {"values": [0.1, 0.4, 0.5], "places": [0.8917730007820798, 1.9636627605010293, 2.4375872112626924],
+"gaps": [1, 1, 1, 1], "counts": [0, 2, 0, 0], "key": 7126026704836338}, "n_seen": 2,
+"log_capital": -0.06989393715131406, "log_gain": [-2.157161203442989, -0.7227227227291333, -0.18085844727211658,
+-0.09906521798384935, -0.3231304359676987, -1.1462608719353975, -0.3962967263684493], "log_stakes": [
+-2.2257159130183153, -3.0523547804375095, -3.2897285961867366, -3.3095586955522447, -3.205213400784774,
+-2.784463613058951, -3.251773140237247]}], "window": null}"""
+
+
+def test_a_state_of_the_first_version_goes_on_as_it_did():
+    monitor = DriftMonitor.from_state(json.loads(FORMER_STATE))
+    assert monitor.watched == ("uncertainty", "anchor residual")
+    update = monitor.update([4.0, 5.0, 1.0], anchor_residual=[0.6, 0.7, 0.1])
+    assert update.log_capital.tolist() == pytest.approx(
+        [-0.39107114245567415, -0.4106419917615605, -0.7151437123658181]
+    )
+    assert through_json(monitor).state() == monitor.state()
+
+
+@pytest.mark.parametrize(("n_games", "name"), [(1, "uncertainty"), (2, None)])
+def test_an_old_alarm_is_named_where_only_one_score_could_raise_it(n_games, name):
+    state = json.loads(FORMER_STATE)
+    monitor = DriftMonitor.from_state(state | {"alarmed_at": 2, "games": state["games"][:n_games]})
+    assert (monitor.alarmed_at, monitor.alarmed_by) == (2, name)
+
+
+def test_a_restored_monitor_knows_what_raised_its_alarm():
+    monitor = DriftMonitor(calibrate())
+    monitor.update(assess(normal(50, 1), missed=np.full(50, 9.0)))
+    again = through_json(monitor)
+    assert (again.alarmed_by, again.watched) == ("novelty", ("uncertainty", "novelty"))
 
 
 def test_a_state_must_be_a_dict():
@@ -207,9 +303,11 @@ def test_the_monitor_takes_a_calibrated_model_its_calibration_or_its_scores(mode
     X = normal((100, 3), 1)
     model.calibrate(X, X[:, 0])
     scores = model.calibration_.uncertainty
-    sources = (model, model.calibration_, scores, Calibration(scores, np.zeros(100)), list(scores))
-    states = [DriftMonitor(source).state() for source in sources]
-    assert all(state == states[0] for state in states)
+    whole = [DriftMonitor(source) for source in (model, model.calibration_)]
+    alone = [DriftMonitor(source) for source in (scores, Calibration(scores, np.zeros(100)), list(scores))]
+    for monitors in (whole, alone):
+        assert all(monitor.state() == monitors[0].state() for monitor in monitors)
+    assert [monitors[0].watched for monitors in (whole, alone)] == [("uncertainty", "novelty"), ("uncertainty",)]
 
 
 def test_a_model_sees_shifted_rows_and_says_which_column_moved(model):
@@ -292,16 +390,31 @@ def test_bad_scores_are_rejected_and_change_nothing(scores, message):
 
 
 def test_anchor_residuals_are_needed_only_if_they_are_watched():
-    with pytest.raises(InvalidInputError, match=r"Expected no anchor_residual.*made without anchor_residuals"):
+    with pytest.raises(InvalidInputError, match=r"Expected no anchor residual of each row .*watches uncertainty\. Got"):
         DriftMonitor(normal(10)).update(1.0, anchor_residual=1.0)
     both = DriftMonitor(normal(10), anchor_residuals=normal(10), reference=normal((10, 2)))
-    with pytest.raises(InvalidInputError, match=r"Expected an anchor_residual.*made with anchor_residuals.*Lift"):
+    with pytest.raises(
+        InvalidInputError, match=r"Expected the anchor residual .*uncertainty and anchor residual.*Lift"
+    ):
         both.update(1.0)
     with pytest.raises(InvalidInputError, match="inconsistent numbers of samples"):
         both.update([1.0, 2.0], anchor_residual=1.0)
-    with pytest.raises(InvalidInputError, match=r"Expected an anchor_residual"):
+    with pytest.raises(InvalidInputError, match=r"Expected the anchor residual"):
         both.observe(normal((3, 2)), assess(normal(3)))
     assert both.n_seen == 0
+
+
+def test_novelty_is_needed_where_it_is_watched():
+    monitor = DriftMonitor(calibrate())
+    before = monitor.state()
+    for rows in (normal(3), assess(normal(3))):
+        with pytest.raises(InvalidInputError, match=r"Expected the novelty of each row \(missed\).*Pass model\.assess"):
+            monitor.update(rows)
+    with pytest.raises(InvalidInputError, match="numbers above minus infinity as missed"):
+        monitor.update(normal(3), missed=[0.1, math.nan, 0.2])
+    with pytest.raises(InvalidInputError, match="Expected the uncertainty of each row"):
+        monitor.update(None, missed=normal(3))
+    assert monitor.state() == before
 
 
 def test_comparing_columns_needs_a_reference_and_rows():

@@ -50,7 +50,7 @@ class Own(RegressorMixin, BaseEstimator):
 )
 def test_backbones_that_cannot_be_exported_are_rejected_by_name(backbone, message, tmp_path):
     whole = np.round(np.abs(X))
-    fitted = HCMRegressor(backbone).fit(whole, y)
+    fitted = HCMRegressor(backbone, frames="target").fit(whole, y)
     with pytest.raises(InvalidTypeError, match=message):
         export_onnx(fitted, tmp_path / "model.onnx", X=whole)
     assert list(tmp_path.iterdir()) == []

@@ -64,12 +64,17 @@ def test_models_of_tables_take_the_raw_columns(backbone, classes, tmp_path):
         fitted.estimator.set_params(trees__n_estimators=20)
     if backbone == "kernel":
         fitted.estimator.set_params(kernel__n_components=50)
+    has_frames = classes or backbone in ("extra-trees", "kernel")  # the others are fitted five times more for noise
+    fitted.set_params(frames="all" if has_frames else "target")
     fitted.fit(frame, target).set_threshold(AcceptShare(0.9))
     rows = frame.copy()
     rows.loc[3, "shop"] = "unknown"
     parity = export_onnx(fitted, tmp_path / "model.onnx", X=rows)
     assert max(parity.relative.values()) < 1e-10
     session, metadata = open_graph(tmp_path / "model.onnx")
+    if has_frames:  # a value that is not known from training is novel
+        missed = session.run(["missed"], prepare_inputs(metadata["inputs"], pd.concat([frame[3:4], rows[3:4]])))[0]
+        assert missed[1] > missed[0] + 0.1
     assert [given.name for given in session.get_inputs()] == ["size", "column value", "shop", "new", "day"]
     assert [given["column"]["name"] for given in metadata["inputs"]] == [column.name for column in COLUMNS]
     # One row by hand, as a reader of the metadata would.
@@ -122,9 +127,11 @@ print(json.dumps({name: array.tolist() for name, array in answers.items()} | {"m
     answers = json.loads(run.stdout)
     assert answers.pop("model") == "HCMRegressor"
     result = fitted.assess(frame)
-    assert list(answers) == ["value", "uncertainty", "sigma", "lower", "upper", "confidence", "accepted"]
+    assert answers.pop("reason") == result.reason.tolist()
+    frames = ["noise", "novelty", "novelty_p_value", "missed"]
+    assert list(answers) == ["value", "uncertainty", "sigma", *frames, "lower", "upper", "confidence", "accepted"]
     for name, values in answers.items():
-        np.testing.assert_allclose(values, getattr(result, name), rtol=1e-9)
+        np.testing.assert_allclose(values, getattr(result, name), rtol=1e-9, atol=1e-12)
 
 
 def test_frames_and_sparse_rows_are_one_input(tmp_path):

@@ -5,11 +5,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import Ridge
 
-from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, NotCalibratedError, export_onnx
+from onsphere import (
+    AcceptShare,
+    HCMClassifier,
+    HCMRegressor,
+    InvalidInputError,
+    NotCalibratedError,
+    Novelty,
+    export_onnx,
+)
 from onsphere.calibration import ClassCalibration
-from onsphere.export import model_graphs
+from onsphere.export import model_graphs, open_graph
 from onsphere.export.graph_arrays import ROWS, GraphArray
 from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.models.classifier import project_to_simplex
@@ -60,9 +69,55 @@ def test_a_calibration_of_another_score_is_rejected(tmp_path):
         export_onnx(changed, tmp_path / "model.onnx", X=X)
 
 
-def test_a_classifier_without_calibration_has_three_outputs(tmp_path):
-    fitted = HCMClassifier(Ridge()).fit(X, y > 0)
-    assert set(export_onnx(fitted, tmp_path / "model.onnx", X=X).largest) == {"label", "probabilities", "uncertainty"}
+OF_CLASSES = {"label", "probabilities", "uncertainty"}
+OF_NUMBERS = {"value", "uncertainty", "sigma"}
+
+
+@pytest.mark.parametrize(
+    ("model", "frames", "outputs"),
+    [
+        (HCMClassifier, "target", OF_CLASSES),
+        (HCMClassifier, "all", {*OF_CLASSES, "noise", "novelty", "missed"}),
+        (HCMRegressor, "target", OF_NUMBERS),
+        (HCMRegressor, ("target", "error"), {*OF_NUMBERS, "noise"}),
+        (HCMRegressor, ("target", "input"), {*OF_NUMBERS, "noise", "novelty", "missed"}),
+        (HCMRegressor, "all", {*OF_NUMBERS, "noise", "novelty", "missed"}),
+    ],
+)
+def test_a_model_without_calibration_has_the_outputs_of_its_frames(model, frames, outputs, tmp_path):
+    fitted = model(Ridge(), frames=frames).fit(X, y > 0 if model is HCMClassifier else y)
+    parity = export_onnx(fitted, tmp_path / "model.onnx", X=X)
+    assert set(parity.largest) == outputs
+    assert max(parity.relative.values()) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("rule", "novelty", "reasons"),
+    [
+        (AcceptShare(0.8), None, {"", "uncertain"}),
+        (None, Novelty(max=0.5), {"", "novel"}),
+        (AcceptShare(0.8), Novelty(max=0.5), {"", "uncertain", "uncertain and novel"}),
+    ],
+)
+def test_the_graph_says_why_a_row_is_rejected(rule, novelty, reasons, tmp_path):
+    model = HCMRegressor(ExtraTreesRegressor(10), random_state=0).fit(X[:60], y[:60]).calibrate(X[60:], y[60:])
+    model.set_threshold(rule, novelty=novelty)
+    rows = np.vstack([X[::3], X[:10] + 5.0])
+    export_onnx(model, tmp_path / "model.onnx", X=rows)
+    session, metadata = open_graph(tmp_path / "model.onnx")
+    accepted, reason = session.run(["accepted", "reason"], {"X": rows})
+    assert set(reason) == reasons
+    assert reason.tolist() == model.assess(rows).reason.tolist()
+    assert accepted.tolist() == (reason == "").tolist()
+    assert metadata["manifest"]["novelty_threshold"] == model.novelty_threshold_
+
+
+def test_a_model_without_an_input_frame_has_no_reasons(tmp_path):
+    model = HCMRegressor(Ridge(), frames=("target", "error"), calibration=0.4, random_state=0).fit(X, y)
+    export_onnx(model.set_threshold(AcceptShare(0.8)), tmp_path / "model.onnx", X=X)
+    _, metadata = open_graph(tmp_path / "model.onnx")
+    assert metadata["outputs"] == ["value", "uncertainty", "sigma", "noise", "lower", "upper", "confidence", "accepted"]
+    assert metadata["calibration_missed"] is None
 
 
 def test_classes_that_a_graph_cannot_hold_are_rejected():

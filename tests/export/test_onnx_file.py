@@ -9,7 +9,9 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from onsphere import AcceptShare, DriftMonitor, HCMRegressor, InvalidInputError, InvalidTypeError, NotFittedError
+from onsphere.calibration import Calibration
 from onsphere.export import export_onnx, graph_builder, onnx_file, open_graph
+from onsphere.persistence import FORMAT
 from onsphere.table import fit_table
 
 rng = np.random.default_rng(0)
@@ -50,9 +52,16 @@ def test_a_graph_holds_the_scores_for_a_drift_alarm(tmp_path):
     export_onnx(model, tmp_path / "model.onnx", X=X)
     _, metadata = open_graph(tmp_path / "model.onnx")
     assert metadata["calibration"] == sorted(model.calibration_.uncertainty.tolist())
+    assert metadata["calibration_missed"] == sorted(model.calibration_.missed.tolist())
     assert metadata["manifest"]["calibrated_by"] == "held-out rows"
-    stream = model.predict_uncertainty(np.tile(X, (5, 1)) + 3.0)
-    assert DriftMonitor(metadata["calibration"]).update(stream).alarm == DriftMonitor(model).update(stream).alarm
+    assert metadata["manifest"]["frames"] == ["target", "error", "input"]
+    stream = model.assess(np.tile(X, (5, 1)) + 3.0)
+    scores = np.array(metadata["calibration"]), np.array(metadata["calibration_missed"])
+    monitor = DriftMonitor(Calibration(scores[0], np.zeros(len(scores[0])), missed=scores[1]))
+    own = DriftMonitor(model)
+    assert monitor.update(stream).alarm
+    assert own.update(stream).alarm
+    assert (monitor.alarmed_at, monitor.alarmed_by) == (own.alarmed_at, own.alarmed_by)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +82,13 @@ def test_very_many_scores_are_sampled_at_random(monkeypatch):
     model = calibrate(calibration=0.5)
     everything = model.calibration_.uncertainty
     monkeypatch.setattr(onnx_file, "N_SCORES", 20)
-    some = onnx_file.list_calibration_scores(model)
+    found = onnx_file.list_calibration_scores(model)
+    some = found["calibration"]
+    assert len(found["calibration_missed"]) == 20
     assert len(some) == 20 < len(everything)
     assert set(some) <= set(everything.tolist())
-    assert some == sorted(some) == onnx_file.list_calibration_scores(model)
+    assert some == sorted(some)
+    assert found == onnx_file.list_calibration_scores(model)
     # By their ranks they would be evenly spread.
     assert len(set(np.diff(np.searchsorted(np.sort(everything), some)))) > 2
 
@@ -162,6 +174,7 @@ WRONG = {
     "outputs": [[], "value", [1], ["value"]],
     "parity": [None, []],
     "calibration": [[], "none", [1.0, "2"], [float("nan")], [float("inf")], [10**400], [True], {"0": 1.0}],
+    "calibration_missed": [[], "none", [1.0, "2"]],
 }
 
 
@@ -186,6 +199,9 @@ def test_forged_metadata_are_rejected(graph, name, value, tmp_path):
         *(("model", value) for value in (None, 1)),
         ("libraries", []),
         ("rule", 1),
+        ("frames", "all"),
+        ("novelty_threshold", "inf"),
+        ("novelty_rule", 1),
     ],
 )
 def test_a_forged_manifest_is_rejected(graph, name, value, tmp_path):
@@ -228,7 +244,7 @@ def test_a_table_must_have_the_columns_of_the_graph(columns, fits, tmp_path):
         open_graph(path)
 
 
-@pytest.mark.parametrize("version", [3, 2.5, 10**400])
+@pytest.mark.parametrize("version", [FORMAT + 1, FORMAT + 0.5, 10**400])
 def test_graphs_of_newer_formats_are_rejected(graph, version, tmp_path):
     path = forge(graph, tmp_path / "newer.onnx", lambda metadata: metadata["manifest"].update(format=version))
     with pytest.raises(InvalidInputError, match="Install a newer onsphere"):
@@ -236,7 +252,13 @@ def test_graphs_of_newer_formats_are_rejected(graph, version, tmp_path):
 
 
 def test_older_graphs_without_scores_open(graph, tmp_path):
-    path = forge(graph, tmp_path / "older.onnx", lambda metadata: metadata.pop("calibration"))
+    def remove(metadata):
+        for name in ("calibration", "calibration_missed"):
+            del metadata[name]
+        for name in ("frames", "novelty_threshold", "novelty_rule"):
+            del metadata["manifest"][name]
+
+    path = forge(graph, tmp_path / "older.onnx", remove)
     assert "calibration" not in open_graph(path)[1]
 
 

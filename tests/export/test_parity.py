@@ -18,9 +18,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
-from onsphere import AcceptShare, FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, MaxErrorRate
+from onsphere import AcceptShare, FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, MaxErrorRate, Novelty
 from onsphere.calibration import ClassCalibration, RegressionCalibration
 from onsphere.export import Parity, export_onnx, open_graph, prepare_inputs, tree_graphs
+from onsphere.export import parity as parity_module
 from onsphere.export.parity import compare_answers
 
 N_FEATURES = 5
@@ -74,7 +75,8 @@ def fit_model(backbone, task, **options):
     X = make_rows(400, 0)
     kind = HCMClassifier if task == "classes" else HCMRegressor
     model = kind(backbone, random_state=0, **options).fit(X[:250], make_targets(X, task)[:250])
-    return model.calibrate(X[250:], make_targets(X, task)[250:]).set_threshold(AcceptShare(0.9)), X
+    model.calibrate(X[250:], make_targets(X, task)[250:])
+    return model.set_threshold(AcceptShare(0.9), novelty=Novelty(false_alarm=0.05)), X
 
 
 @pytest.mark.parametrize("task", ["one", "five", "classes"])
@@ -83,9 +85,13 @@ def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path
     model, X = fit_model(BACKBONES[name](), task)
     parity = export_onnx(model, tmp_path / "model.onnx", X=make_extreme_rows(X))
     assert parity.n_rows == 10_000
-    assert ("leaf" in parity.explanation) == (name in ("extra-trees", "random-forest", "tree", "boosting"))
+    assert ("same leaf" in parity.explanation) == (name in ("extra-trees", "random-forest", "tree", "boosting"))
+    is_forest = name in ("extra-trees", "random-forest")
+    assert ("into noise" in parity.explanation) == (task != "classes" and not is_forest)
     given = ["label", "probabilities", "set"] if task == "classes" else ["value", "sigma", "lower", "upper"]
-    assert set(parity.largest) == {*given, "uncertainty", "confidence", "accepted"}
+    new = ["noise", "novelty", "novelty_p_value", "missed", "reason"]
+    assert set(parity.largest) == {*given, *new, "uncertainty", "confidence", "accepted"}
+    assert parity.n_leaf_differs == 0
     assert max(parity.relative.values()) < MEASURED
     # The figures are those of the file, which numpy confirms.
     session, metadata = open_graph(tmp_path / "model.onnx")
@@ -96,10 +102,16 @@ def test_every_backbone_answers_in_onnxruntime_as_in_python(name, task, tmp_path
     assert metadata["parity"] == parity.to_dict()
     assert metadata["coverage"] == 0.9
     np.testing.assert_allclose(answers["uncertainty"], result.uncertainty, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(answers["noise"], result.noise, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(answers["novelty"], result.novelty, atol=1e-9)
     far = np.abs(result.uncertainty - model.threshold_) > 1e-6
-    assert far.sum() > (500 if name == "tree" else 900)  # a lone tree has few scores, one of them the threshold
+    far &= np.abs(result.missed - model.novelty_threshold_) > 1e-9
+    assert far.sum() > 900
     assert (answers["accepted"] == result.accepted)[far].all()
-    assert name == "tree" or 0 < answers["accepted"].sum() < len(some)
+    assert (answers["reason"] == result.reason)[far].all()
+    assert {"", "uncertain", "uncertain and novel"} <= set(answers["reason"])
+    assert answers["novelty_p_value"].min() == 1 / 151
+    assert (answers["novelty_p_value"] == result.novelty_p_value).mean() > 0.99
     if task == "classes":
         assert (answers["label"] == result.value).all()
         assert (answers["set"] == result.prediction_set).all()
@@ -141,7 +153,7 @@ def test_networks_answer_within_the_bound_of_float32(task, standardize, tmp_path
     parity = export_onnx(model, tmp_path / "model.onnx", X=np.nan_to_num(make_extreme_rows(X, extreme=10.0)))
     assert parity.n_rows == 10_000
     assert "float32" in parity.explanation
-    assert parity.tolerance["uncertainty"] == 1e-5
+    assert parity.tolerance["novelty"] == 1e-5
     assert 0 < max(parity.relative.values()) < 1e-4
     assert torch.equal(before, torch.get_rng_state())
 
@@ -188,7 +200,10 @@ def test_the_duplicate_embedding_and_a_target_of_one_column(tmp_path):
     X = np.nan_to_num(make_rows(200, 0))
     y = make_targets(X, "one")
     model = HCMRegressor(Ridge(), embedding="duplicate", decoder="product").fit(X, y)
-    assert set(export_onnx(model, tmp_path / "a.onnx", X=X).largest) == {"value", "uncertainty", "sigma"}
+    names = {"value", "uncertainty", "sigma"}
+    assert set(export_onnx(model, tmp_path / "a.onnx", X=X).largest) == {*names, "noise", "novelty", "missed"}
+    model = HCMRegressor(Ridge(), frames="target").fit(X, y)
+    assert set(export_onnx(model, tmp_path / "a.onnx", X=X).largest) == names
     column = HCMRegressor(KNeighborsRegressor()).fit(X, y[:, None])
     export_onnx(column, tmp_path / "b.onnx", X=X)
     session, _ = open_graph(tmp_path / "b.onnx")
@@ -206,7 +221,8 @@ def test_class_scores_and_kinds_of_labels(score, kind, tmp_path):
     parity = export_onnx(model, tmp_path / "model.onnx", X=X, coverage=0.8)
     assert parity.largest["label"] == parity.largest["set"] == 0
     session, metadata = open_graph(tmp_path / "model.onnx")
-    assert metadata["outputs"] == ["label", "probabilities", "uncertainty", "set", "confidence"]
+    new = ["noise", "novelty", "novelty_p_value", "missed"]
+    assert metadata["outputs"] == ["label", "probabilities", "uncertainty", *new, "set", "confidence"]
     assert (session.run(["label"], {"X": X})[0] == model.predict(X)).all()
 
 
@@ -232,13 +248,18 @@ def test_rows_that_the_model_rejects_are_never_accepted(tmp_path):
         X = np.nan_to_num(make_rows(120, 0))
         y = make_targets(X, "one")
         model = HCMRegressor(backbone, random_state=0).fit(X[:60], y[:60]).calibrate(X[60:], y[60:])
-        export_onnx(model.set_threshold(MaxErrorRate(0.5, tolerance=1e9)), tmp_path / "model.onnx", X=X)
+        model.set_threshold(MaxErrorRate(0.5, tolerance=1e9), novelty=Novelty(max=0.99))
+        export_onnx(model, tmp_path / "model.onnx", X=X)
         session, _ = open_graph(tmp_path / "model.onnx")
         bad = np.zeros((3, N_FEATURES))
         bad[0, 1], bad[1, 1] = np.inf, -np.inf
-        value, accepted = session.run(["value", "accepted"], {"X": bad})
-        assert np.isnan(value).tolist() == [True, True, False]
+        bad[2] = X[60]
+        names = ["value", "sigma", "noise", "novelty", "missed"]
+        for values in session.run(names, {"X": bad}):
+            assert np.isnan(values).tolist() == [True, True, False]
+        accepted, reason = session.run(["accepted", "reason"], {"X": bad})
         assert accepted.tolist() == [False, False, True]
+        assert reason.tolist() == ["uncertain and novel", "uncertain and novel", ""]
     forest, X = fit_model(ExtraTreesRegressor(5), "one")
     export_onnx(forest, tmp_path / "forest.onnx", X=X)
     huge = np.full((1, N_FEATURES), 1e39)
@@ -301,11 +322,55 @@ def test_flags_may_differ_only_at_the_threshold(numbers):
         compare_answers(other, session, metadata["inputs"], X, 0.9)
 
 
+def test_a_wrong_share_or_reason_of_novelty_is_rejected(numbers):
+    model, X, session, metadata = numbers
+    other = with_calibration(model, missed=model.calibration_.missed * 0.9)
+    with pytest.raises(InvalidInputError, match="another novelty_p_value"):
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
+    other = copy.copy(model)
+    other.novelty_threshold_ = np.nextafter(model.novelty_threshold_, -np.inf)
+    assert compare_answers(other, session, metadata["inputs"], X, 0.9).largest["reason"] >= 1
+    other.novelty_threshold_ = model.novelty_threshold_ * 0.5
+    with pytest.raises(InvalidInputError, match=r"another (accepted|reason)"):
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_noise_of_another_leaf_is_rejected_unless_rounding_decides(numbers, is_tied, monkeypatch):
+    """A node's threshold is moved past the prediction of one row, by little or by much, to leaves with more noise."""
+    model, X, session, metadata = numbers
+    monkeypatch.setattr(parity_module, "_DOUBLE", 1e-6)  # more than trees round away
+    other, row = copy.deepcopy(model), X[[7]]
+    error = other._frames.error
+    rows, outputs = model._predict_outputs(row)
+    value, sigma = model.embedding_.decode(outputs, decoder="mean"), model.embedding_.sigma(outputs)
+    given = error.join_inputs(rows, value, sigma, model._frames.measure_novelty(rows)[1])[0, N_FEATURES]
+    tree = next(each.tree_ for each in error.trees.estimators_ if each.tree_.feature[0] == N_FEATURES)
+    state = tree.__getstate__()
+    nodes, middle = state["nodes"], tree.children_right[0]
+    is_left = given <= nodes["threshold"][0]
+    nodes["threshold"][0] = given + (-1 if is_left else 1) * (5e-7 if is_tied else 1e-2)
+    state["values"][middle:] *= 1e6 if is_left else 1
+    state["values"][1:middle] *= 1 if is_left else 1e6
+    tree.__setstate__(state)
+    if is_tied:
+        parity = compare_answers(other, session, metadata["inputs"], row, 0.9)
+        assert parity.n_leaf_differs == 1
+        assert parity.largest["noise"] > 1
+        assert parity.relative["noise"] == 0
+    else:
+        with pytest.raises(InvalidInputError, match="another uncertainty"):
+            compare_answers(other, session, metadata["inputs"], row, 0.9)
+
+
 def test_a_wrong_label_or_set_is_rejected(classes):
     model, X, session, metadata = classes
     other = copy.copy(model)
     other.classes_ = model.classes_[::-1]
     with pytest.raises(InvalidInputError, match="another label"):
+        compare_answers(other, session, metadata["inputs"], X, 0.9)
+    other = with_calibration(model, uncertainty=model.calibration_.uncertainty * 1.5)
+    with pytest.raises(InvalidInputError, match="another confidence"):
         compare_answers(other, session, metadata["inputs"], X, 0.9)
     other = with_calibration(model, true_scores=model.calibration_.true_scores * 0.5)
     with pytest.raises(InvalidInputError, match="another set"):
@@ -338,9 +403,9 @@ def test_parity_as_text_and_as_json(numbers):
 
 def test_a_kernel_that_enlarges_rounding_has_a_larger_tolerance(tmp_path):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 2))
+    X = rng.normal(size=(400, 2))
     X[:, 1] = X[:, 0] ** 2  # on a curve, where landmarks nearly coincide
-    y = X[:, 0] + 0.01 * rng.normal(size=300)
+    y = X[:, 0] + 0.01 * rng.normal(size=400)
     backbone = fill(Nystroem(n_components=200, random_state=0), RidgeCV(np.logspace(-6, 2, 9)))
     model = HCMRegressor(backbone, calibration="split", random_state=0).fit(X, y)
     parity = export_onnx(model, tmp_path / "model.onnx", X=X)

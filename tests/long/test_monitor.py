@@ -10,8 +10,9 @@ import os
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.linear_model import Ridge
 
-from onsphere import DriftMonitor
+from onsphere import DriftMonitor, HCMRegressor
 from onsphere.drift.martingale import Evidence
 
 pytestmark = pytest.mark.long
@@ -66,6 +67,24 @@ def test_two_games_on_dependent_scores_keep_alpha_jointly():
     check_promise(highest)
 
 
+def test_a_model_that_watches_uncertainty_and_novelty_keeps_alpha_jointly():
+    """Rows of columns that hold few values give many equal shortfalls."""
+    rng = np.random.default_rng(3)
+
+    def draw(n_rows):
+        X = rng.normal(size=(n_rows, 3))
+        X[:, 1:] = X[:, 1:].round()
+        return X, X[:, 0] + rng.normal(size=n_rows)
+
+    model = HCMRegressor(Ridge(), frames=("target", "input")).fit(*draw(150))
+    highest = []
+    for seed in range(N_STREAMS):
+        monitor = DriftMonitor(model.calibrate(*draw(N_CALIBRATION)), random_state=seed)
+        assert monitor.watched == ("uncertainty", "novelty")
+        highest.append(monitor.update(model.assess(draw(N_STEPS)[0])).log_capital.max())
+    check_promise(highest)
+
+
 def test_p_values_against_the_calibration_alone_would_break_the_promise():
     """The same bets on such p-values alarm far too often; this is why the stream is ranked too."""
     rng = np.random.default_rng(2)
@@ -74,7 +93,7 @@ def test_p_values_against_the_calibration_alone_would_break_the_promise():
         calibration = np.sort(rng.normal(size=N_CALIBRATION))
         n_above = N_CALIBRATION - np.searchsorted(calibration, rng.normal(size=N_STEPS))
         p_values = (n_above + rng.uniform(size=N_STEPS)) / (N_CALIBRATION + 1)
-        game: Evidence = DriftMonitor(calibration, random_state=seed)._games[0]
+        game: Evidence = DriftMonitor(calibration, random_state=seed)._games["uncertainty"]
         highest.append(game._play(p_values).max())
     for alpha in ALPHAS:
         found = n_alarms(highest, alpha)

@@ -14,7 +14,16 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
-from onsphere import AcceptShare, Calibration, FalseAlarm, HCMClassifier, HCMRegressor, InvalidInputError, MaxErrorRate
+from onsphere import (
+    AcceptShare,
+    Calibration,
+    FalseAlarm,
+    HCMClassifier,
+    HCMRegressor,
+    InvalidInputError,
+    MaxErrorRate,
+    Novelty,
+)
 from onsphere.metrics import interval_coverage
 
 pytestmark = pytest.mark.long
@@ -116,6 +125,26 @@ def forest():
     X, Y = draw(rng, 50_000, 1)
     result = model.assess(X)
     return model, np.abs(result.value - Y)[:, 0] > 2.0, result.uncertainty
+
+
+@pytest.mark.parametrize(
+    "backbone", [Ridge(), RandomForestRegressor(n_estimators=20, random_state=0)], ids=["ridge", "forest"]
+)
+def test_p_values_of_novelty_are_uniform_on_fresh_rows(backbone):
+    """The rank of a fresh row among calibration rows is uniform, exactly, where no two shortfalls are equal."""
+    rng = np.random.default_rng(0)
+    model = HCMRegressor(backbone, frames=("target", "input")).fit(*draw(rng, 300, 1))
+    ranks, rejected = [], 0
+    for _ in range(REPETITIONS):
+        model.calibrate(*draw(rng, N_CALIBRATION, 1)).set_threshold(None, novelty=Novelty(false_alarm=0.05))
+        # One row of each repetition: several would share their calibration rows and not be independent.
+        result = model.assess(draw(rng, 1, 1)[0])
+        ranks.append(round(result.novelty_p_value[0] * (N_CALIBRATION + 1)))
+        rejected += int(result.reason[0] == "novel")
+    # Spread each rank over its 200th, so that the test for continuous numbers applies.
+    spread = (np.array(ranks) - rng.uniform(size=REPETITIONS)) / (N_CALIBRATION + 1)
+    assert kstest(spread, "uniform").pvalue > LEVEL
+    assert rejected <= binom.ppf(1 - LEVEL, REPETITIONS, 0.05)
 
 
 @pytest.mark.parametrize(("max_error", "delta"), [(0.1, 0.1), (0.13, 0.05)])

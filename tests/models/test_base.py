@@ -220,9 +220,9 @@ def test_a_calibration_of_another_score_is_not_used(diabetes):
     model = HCMRegressor(forest()).fit(X[:200], y[:200]).calibrate(X[200:], y[200:])
     model.set_params(uncertainty_score="sigma")
     for method in (model.predict_confidence, model.assess, model.predict_interval):
-        with pytest.raises(NotCalibratedError, match=r"calibrated with .*'distance'.* now has .*'sigma'"):
+        with pytest.raises(NotCalibratedError, match=r"calibrated with .*'auto'.* now has .*'sigma'"):
             method(X)
-    model.set_params(uncertainty_score="distance").assess(X)
+    model.set_params(uncertainty_score="auto").assess(X)
 
 
 @pytest.mark.parametrize("kind", ["array", "frame", "mixed frame", "sparse", "list"])
@@ -250,7 +250,7 @@ def test_calibrating_on_training_rows_gives_a_warning(kind, diabetes):
         chosen = rows.iloc[start:stop] if hasattr(rows, "iloc") else rows[start:stop]
         return chosen, y[start:stop]
 
-    model = HCMRegressor(Blind()).fit(*part(0, 200))
+    model = HCMRegressor(Blind(), frames="target").fit(*part(0, 200))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.calibrate(*part(200, 442))

@@ -36,7 +36,7 @@ def test_scores_of_the_classifier_prefer_right_predictions(score, fitted):
 
 def test_probabilities_are_the_nearest_on_the_simplex():
     X, y = load_digits(return_X_y=True)
-    model = HCMClassifier(Ridge()).fit(X[:500], y[:500])
+    model = HCMClassifier(Ridge(), frames="target").fit(X[:500], y[:500])
     probabilities = model.predict_proba(X[500:600])
     directions = model.estimator_.predict(X[500:600])
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)

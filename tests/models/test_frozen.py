@@ -18,12 +18,23 @@ from onsphere import (
     InvalidTypeError,
     NotCalibratedError,
     NotFittedError,
+    Novelty,
     OnsphereWarning,
+    load,
 )
+from onsphere._internal.row_hashes import hash_numbers
 from onsphere.metrics import auroc
 from onsphere.models.frozen import FrozenHead
-from onsphere.models.frozen.ridge import RIDGES, Kernel, Linear, Quadratic, Statistics, _cross_validate, solve
-from onsphere.models.frozen.sums import hash_numbers
+from onsphere.models.frozen.ridge import (
+    RIDGES,
+    Kernel,
+    Linear,
+    Quadratic,
+    Statistics,
+    _cross_validate,
+    leave_out,
+    solve,
+)
 
 KINDS = ["joint", "linear", "quadratic", "kernel"]
 
@@ -55,6 +66,7 @@ def data(request):
 
 def same(first, second, X, atol=1e-9):
     np.testing.assert_allclose(first.predict_uncertainty(X), second.predict_uncertainty(X), rtol=0, atol=atol)
+    np.testing.assert_allclose(first.predict_novelty(X), second.predict_novelty(X), rtol=0, atol=atol)
     if isinstance(first.predict(X)[0], str):
         assert (first.predict(X) == second.predict(X)).all()
         np.testing.assert_allclose(first.predict_proba(X), second.predict_proba(X), rtol=0, atol=atol)
@@ -76,7 +88,7 @@ def test_a_head_is_scikit_learns_ridge_on_standardised_columns(classes, kind, ri
     columns = X if kind == "linear" else np.hstack([X, X**2, np.sqrt(np.abs(X))])
     standardised = StandardScaler().fit_transform(columns)
     expected = Ridge(alpha=ridge).fit(standardised, one_hot(y)).predict(standardised)
-    fitted = head(kind, ridge=ridge).fit(X, y)
+    fitted = head(kind, ridge=ridge, frames="target").fit(X, y)
     np.testing.assert_allclose(fitted.heads_[kind].predict(X), expected, atol=1e-9)
     norms, reach = np.linalg.norm(expected, axis=1), fitted._solve().reach[kind]
     np.testing.assert_allclose(fitted.predict_uncertainty(X), np.abs(norms - reach), atol=1e-9)
@@ -130,6 +142,25 @@ def test_cross_validation_shrinks_noise_and_leaves_signal():
     assert solve(design, Statistics.from_rows(design.make_columns(X), signal), "gcv").ridge <= 0.01
 
 
+@pytest.mark.parametrize("kind", ["linear", "quadratic", "kernel"])
+def test_rows_are_left_out_in_closed_form(numbers, kind):
+    X, y = numbers[0][:60], numbers[1][:60, None]
+    design = {"linear": Linear, "quadratic": Quadratic}[kind].from_rows(X) if kind != "kernel" else None
+    design = design or Kernel.from_landmarks(X[:40], 0.5)
+    # The penalty of an ordinary ridge does not change with the rows.
+    object.__setattr__(design, "make_penalty", lambda variance: np.eye(design.n_columns))
+    sums = [Statistics.from_rows(design.make_columns(X[[row]]), y[[row]]) for row in range(60)]
+    total = Statistics.empty(design.n_columns, 1)
+    for each in sums:
+        total += each
+    left_out = leave_out(solve(design, total, 0.5), total, X[:5], y[:5])
+    for row in range(5):
+        others = Statistics.empty(design.n_columns, 1)
+        for place, each in enumerate(sums):
+            others = others if place == row else others + each
+        np.testing.assert_allclose(left_out[row], solve(design, others, 0.5).predict(X[[row]])[0], rtol=1e-6)
+
+
 def test_a_ridge_too_small_to_solve_with_is_an_error_and_never_chosen(monkeypatch):
     rng = np.random.default_rng(0)
     X, y = np.tile(rng.normal(size=(400, 6)), 2), np.arange(400) % 3
@@ -165,11 +196,12 @@ def test_landmarks_that_nearly_coincide_still_tell_rows_apart(make, width):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_and_shards_equal_one_fit(data, kind, monkeypatch):
+@pytest.mark.parametrize("layers", [None, (2, 4)])
+def test_batches_and_shards_equal_one_fit(data, kind, layers, monkeypatch):
     """There is room for 100 rows, so that rows are kept, replaced and joined along the way."""
     monkeypatch.setattr("onsphere.models.frozen.sums._N_KEPT", 100)
-    X, y = data
-    whole = head(kind).fit(X, y)
+    X, y = data[0][:, :6], data[1]
+    whole = head(kind, layers=layers).fit(X, y)
     batches = FrozenHead.like(whole)
     for start in range(0, 900, 130):
         batches.partial_fit(X[start : start + 130], y[start : start + 130])
@@ -254,9 +286,10 @@ def test_joint_is_the_calibrated_sum(classes):
     parts = fitted.predict_uncertainty_per_head(X)
     assert list(parts) == ["kernel", "quadratic", "linear"]
     expected = sum((parts[name] - solution.center[name]) / solution.spread[name] for name in parts)
-    np.testing.assert_allclose(fitted.predict_uncertainty(X), expected, atol=1e-12)
+    without = clone(fitted).set_params(frames="target").fit(X, y)
+    np.testing.assert_allclose(without.predict_uncertainty(X), expected, atol=1e-12)
     for name in parts:  # the heads themselves are fitted on all rows
-        alone = clone(fitted).set_params(kind=name).fit(X, y)
+        alone = clone(without).set_params(kind=name).fit(X, y)
         np.testing.assert_allclose(parts[name], alone.predict_uncertainty(X), atol=1e-9)
 
 
@@ -288,12 +321,13 @@ def test_features_of_unusual_size_are_not_trusted(kind):
     rng = np.random.default_rng(0)
     index = rng.integers(3, size=2000)
     X = np.abs(2.0 * np.eye(8)[index] + rng.normal(size=(2000, 8)) * 0.7)
-    fitted = head(kind).fit(X[:1000], index[:1000])
-    separation = auroc(fitted.predict_uncertainty(X[1000:]), fitted.predict_uncertainty(10 * X[1000:]))
-    if kind == "kernel":  # which sees angles only
-        assert separation == pytest.approx(0.5, abs=1e-3)
-    else:
-        assert separation > 0.95
+    for frames in ("target", "all"):
+        fitted = head(kind, frames=frames).fit(X[:1000], index[:1000])
+        separation = auroc(fitted.predict_uncertainty(X[1000:]), fitted.predict_uncertainty(10 * X[1000:]))
+        if (kind, frames) == ("kernel", "target"):  # which sees angles only
+            assert separation == pytest.approx(0.5, abs=1e-3)
+        else:
+            assert separation > 0.95
 
 
 def test_held_out_scores_that_are_all_alike_leave_a_finite_answer():
@@ -334,6 +368,129 @@ def test_huge_features_are_trusted_least(data, kind, size):
 def test_features_that_say_little_are_no_error(X):
     fitted = head().fit(X, np.arange(30) % 2)
     assert np.isfinite(fitted.predict_uncertainty(X)).all()
+
+
+# --- novelty and noise ---
+
+
+def test_heads_see_the_last_layer_and_novelty_sees_all(classes):
+    X, y = classes
+    rng = np.random.default_rng(0)
+    early = np.abs(rng.normal([3.0, 3.0, 0.0, 0.0], size=(900, 4)))
+    both, unusual = np.hstack([early, X]), np.hstack([early[:, ::-1], X])
+    fitted, alone = head(layers=(4, 8)).fit(both[:600], y[:600]), head().fit(X[:600], y[:600])
+    for kind, each in fitted.heads_.items():
+        np.testing.assert_allclose(each.predict(X), alone.heads_[kind].predict(X), atol=1e-9)
+    np.testing.assert_array_equal(fitted.heads_["kernel"].design.landmarks, alone.heads_["kernel"].design.landmarks)
+    assert np.mean(fitted.predict_novelty(both[600:]) == 0) > 0.93  # 98 % of rows are ordinary
+    assert fitted.predict_novelty(unusual[600:]).mean() > 0.5
+    assert auroc(fitted.predict_uncertainty(both[600:]), fitted.predict_uncertainty(unusual[600:])) > 0.95
+    for part, norms in fitted.predict_uncertainty_per_head(unusual).items():
+        np.testing.assert_array_equal(norms, fitted.predict_uncertainty_per_head(both)[part])
+
+
+def test_the_shortfall_is_that_of_a_product_of_kernels(classes):
+    """One kernel for each layer, in units of its median squared distance, with its length as one more feature."""
+    X, _ = classes
+    fitted = head(layers=(3, 5)).fit(X, X[:, 7])
+    kept, frame = fitted.sums_.kept.X, fitted._frames.input
+    parts = []
+    for block in (slice(0, 3), slice(3, 8)):
+        lengths = np.linalg.norm(X[:, block], axis=1)
+        units, known = X[:, block] / lengths[:, None], np.linalg.norm(kept[:, block], axis=1)
+        rows = kept[:, block] / known[:, None]
+        distances = ((rows[:, None] - rows) ** 2).sum(axis=2)[np.triu_indices(len(rows), 1)]
+        parts += [units / np.median(distances) ** 0.5, lengths[:, None] / (known.std() * (2 * units.shape[1]) ** 0.5)]
+    places = np.hstack(parts)
+    gaps = ((places - places.mean(axis=0))[:, None] - frame.landmarks) ** 2
+    between = np.exp(-gaps.sum(axis=2) / frame.bandwidth)
+    among = np.exp(-((frame.landmarks[:, None] - frame.landmarks) ** 2).sum(axis=2) / frame.bandwidth)
+    solved = np.linalg.solve(among + 0.01 * np.eye(len(among)), between.T).T
+    missed = fitted._predict(X).missed
+    np.testing.assert_allclose(missed, 1 - np.sum(between * solved, axis=1), atol=1e-9)
+    scale = fitted._solve()
+    without = clone(fitted).set_params(frames="target").fit(X, X[:, 7])
+    added = np.maximum((missed - scale.center["input"]) / scale.spread["input"], 0.0)
+    np.testing.assert_allclose(fitted.predict_uncertainty(X), without.predict_uncertainty(X) + added, atol=1e-9)
+
+
+def test_novel_rows_get_even_probabilities_and_a_reason(classes):
+    X, y = classes
+    fitted = head().fit(X[:400], y[:400]).calibrate(X[400:700], y[400:700])
+    rows = np.vstack([X[700:], -X[700:]])
+    fitted.set_threshold(AcceptShare(0.9), novelty=Novelty(false_alarm=0.05))
+    result, plain = fitted.assess(rows), head(frames="target").fit(X[:400], y[:400]).assess(rows)
+    share = result.novelty[:, None]
+    np.testing.assert_allclose(result.probabilities, (1 - share) * plain.probabilities + share / 3, atol=1e-12)
+    np.testing.assert_allclose(result.noise, np.maximum(1 - result.direction_norm, 0))
+    assert plain.noise is plain.novelty is plain.novelty_p_value is None
+    assert (result.novelty[200:] > 0.5).all()
+    assert (result.novelty_p_value[200:] == 1 / 301).all()
+    assert np.isin(result.reason[200:], ["novel", "uncertain and novel"]).all()
+    assert np.mean(np.isin(result.reason[:200], ["novel", "uncertain and novel"])) < 0.11  # 5 %, and 3 deviations
+    assert result.prediction_set[200:].sum(axis=1).mean() > result.prediction_set[:200].sum(axis=1).mean()
+
+
+def test_sigma_covers_errors_outside_the_data(numbers):
+    X, y = numbers
+    fitted = head("linear").fit(X[:600], y[:600]).calibrate(X[600:], y[600:])
+    inside, outside = fitted.assess(X), fitted.assess(X[:50] * [1, -1, 1, -1, 1, -1] - 9)
+    np.testing.assert_allclose(outside.novelty, 1.0, atol=0.05)
+    assert (outside.sigma > 0.9 * fitted.spread_).all()
+    at_home = inside.novelty == 0
+    assert at_home.mean() > 0.9
+    np.testing.assert_allclose(inside.sigma[at_home], inside.noise[at_home])
+    within = np.abs(y - inside.value)[600:] <= 1.645 * inside.noise[600:]
+    assert np.mean(within) == pytest.approx(0.9, abs=0.06)  # 300 rows, and 600 that the noise was fitted on
+    assert fitted.predict_noise(X).shape == (900,)
+    pair = head("linear").fit(X, np.column_stack([y, -y]))
+    assert pair.predict_noise(X).shape == pair.predict_sigma(X).shape == (900, 2)
+
+
+def test_frames_can_be_had_one_by_one(numbers):
+    X, y = numbers
+    plain = head("linear", frames="target").fit(X, y)
+    noisy = head("linear", frames=("target", "error")).fit(X, y)
+    novel = head("linear", frames=["input"]).fit(X, y)
+    ratio = noisy.predict_sigma(X) / plain.predict_sigma(X)
+    np.testing.assert_allclose(ratio, ratio[0])
+    np.testing.assert_array_equal(noisy.predict_uncertainty(X), plain.predict_uncertainty(X))
+    np.testing.assert_array_equal(novel.predict_noise(X), plain.predict_sigma(X))
+    for fitted, method in [(plain, "predict_noise"), (plain, "predict_novelty"), (noisy, "predict_novelty")]:
+        with pytest.raises(InvalidInputError, match=f"{method} needs a FrozenHead with the frame"):
+            getattr(fitted, method)(X)
+    few = [head("linear", frames=frames).fit(X[:39], y[:39]) for frames in ("all", "target")]
+    np.testing.assert_array_equal(few[0].predict_noise(X), few[1].predict_sigma(X))  # they say too little of the noise
+    with pytest.raises(InvalidInputError, match=r"Novelty\(max=0.5.*needs a model with an input frame"):
+        plain.calibrate(X[:1], y[:1] + 1).set_threshold(None, novelty=Novelty(max=0.5))
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e10, 1e200])
+def test_features_of_another_size_are_novel(classes, size):
+    X, y = classes
+    fitted = head().fit(X, y)
+    # A silent network is several deviations away from an ordinary one, and a loud one as many as it likes.
+    assert (fitted.predict_novelty(X * size) > (0.5 if size < 1 else 1 - 1e-9)).all()
+    assert (fitted.predict_noise(X * size) <= 1).all()
+
+
+def test_features_that_were_scaled_to_one_length_are_ordinary(classes):
+    """What rounding leaves of their lengths does not count."""
+    X, y = classes
+    units = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    fitted = head().fit(units[:600], y[:600])
+    assert np.mean(fitted.predict_novelty(units[600:]) == 0) > 0.93
+    assert (fitted.predict_novelty(2 * units[600:]) > 0.9).all()
+
+
+def test_a_head_with_novelty_is_saved_and_loaded(classes, numbers, tmp_path):
+    for X, y in (classes, numbers):
+        fitted = head(layers=(2, X.shape[1] - 2)).fit(X[:600], y[:600]).calibrate(X[600:], y[600:])
+        fitted.set_threshold(None, novelty=Novelty(max=0.5))
+        loaded = load(fitted.save(tmp_path / "head.onsphere"))
+        same(fitted, loaded, X, atol=0)
+        assert (loaded.assess(-X).reason == fitted.assess(-X).reason).all()
+        same(fitted.partial_fit(X[600:], y[600:]), loaded.partial_fit(X[600:], y[600:]), X, atol=0)
 
 
 # --- what a classifier and a regressor give ---
@@ -402,7 +559,8 @@ def test_several_outputs_keep_their_shape_and_one_head_its_unit(numbers):
     X, y = numbers
     both = head().fit(X, np.stack([y, -y], axis=1))
     assert both.predict(X).shape == both.assess(X).sigma.shape == (900, 2)
-    small, large = head("quadratic").fit(X, y), head("quadratic").fit(X, 1024 * y)
+    alone = head("quadratic", frames="target")
+    small, large = clone(alone).fit(X, y), alone.fit(X, 1024 * y)
     np.testing.assert_allclose(large.predict_uncertainty(X), 1024 * small.predict_uncertainty(X), rtol=1e-9)
     small, large = head().fit(X, y), head().fit(X, 1024 * y)
     np.testing.assert_allclose(large.predict_sigma(X), 1024 * small.predict_sigma(X), rtol=1e-9)
@@ -479,6 +637,12 @@ def test_random_state_decides_the_draw(classes):
         ({"n_landmarks": 0}, "'n_landmarks' parameter of FrozenHead must be an int"),
         ({"n_landmarks": "all"}, "'n_landmarks' parameter of FrozenHead must be an int"),
         ({"calibration": "fold"}, "'calibration' parameter of FrozenHead"),
+        ({"frames": "output"}, "'frames' parameter of FrozenHead must be 'all', 'target' or a tuple of 'target'"),
+        ({"layers": (3, 4)}, r"'layers' parameter of FrozenHead must be None or a list.*the 8 features.*Got \(3, 4\)"),
+        ({"layers": (0, 8)}, "'layers' parameter of FrozenHead must be None or a list of widths above 0"),
+        ({"layers": (4.0, 4.0)}, "'layers' parameter of FrozenHead must be None or a list"),
+        ({"layers": 8}, "'layers' parameter of FrozenHead must be None or a list"),
+        ({"layers": []}, "'layers' parameter of FrozenHead must be None or a list"),
     ],
 )
 def test_bad_parameters_are_rejected(classes, options, message):
@@ -639,6 +803,8 @@ def test_heads_that_differ_are_not_merged(classes):
         (head(n_landmarks=61).fit(X, y), "differ in columns of the kernel head"),
         (head(bandwidth=0.2).fit(X, y), "differ in columns of the kernel head"),
         (head().fit(X[:800], y[:800]), "columns of the linear head"),
+        (head(frames="target").fit(X, y), r"These differ in frames\."),
+        (head(layers=(2, 6)).fit(X, y), r"differ in columns of the kernel head.*layers\."),
     ]:
         with pytest.raises(InvalidInputError, match=message):
             fitted.merge(other)

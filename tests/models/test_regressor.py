@@ -82,7 +82,7 @@ def test_decoders_predict_the_target(embedding, decoder, five_outputs):
 @pytest.mark.parametrize("score", ["distance", "anchored", "sigma", "violation", "signed"])
 def test_scores_of_the_regressor(score, diabetes):
     X, y = diabetes
-    model = HCMRegressor(small_forest(), uncertainty_score=score).fit(X[::2], y[::2])
+    model = HCMRegressor(small_forest(), frames="target", uncertainty_score=score).fit(X[::2], y[::2])
     result = model.assess(X[1::2])
     expected = {
         "distance": result.magnitude * np.abs(result.direction_norm - 1) * y[::2].std(),
@@ -246,7 +246,7 @@ def test_scores_of_several_outputs_are_in_the_mean_square_unit():
     rng = np.random.default_rng(0)
     X = np.repeat([[0.0], [1.0]], 200, axis=0)
     Y = rng.normal(size=(400, 2)) * [1.0, 7.0] + 30 * X
-    model = HCMRegressor(small_forest(), uncertainty_score="violation").fit(X, Y)
+    model = HCMRegressor(small_forest(), frames="target", uncertainty_score="violation").fit(X, Y)
     violation = model.predict_uncertainty(X[:1])
     result = model.assess(X[:1])
     unit = np.sqrt(np.mean(Y.var(axis=0)))

@@ -79,6 +79,7 @@ def test_the_sections_are_in_order(regression, classification):
     heads = [
         "What it does, and how far to trust it",
         "In pictures",
+        "Noise and novelty",
         "Where it is least trusted",
         "Worst accepted, best rejected",
         "Does the promise hold for every group?",
@@ -224,7 +225,7 @@ def test_names_and_values_are_never_run_as_code(write_all):
     frame = pd.DataFrame(X, columns=bad)
     words = ["</svg><script>1</script>" if value > 0 else '=cmd|"x"\x00' for value in X[:, 2]]
     frame["']--><img src=x onerror=alert(1)>"] = pd.Series(words, dtype=object)
-    model = HCMRegressor(LinearOnNumbers(), random_state=0).fit(frame[:60], Y[:60]).calibrate(frame[60:100], Y[60:100])
+    model = HCMRegressor(LinearOnNumbers(), frames="target").fit(frame[:60], Y[:60]).calibrate(frame[60:100], Y[60:100])
     report = write_all(
         model.set_threshold(AcceptShare(0.5)),
         frame[100:],

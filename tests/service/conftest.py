@@ -24,7 +24,7 @@ import pytest
 import uvicorn
 from sklearn.linear_model import Ridge
 
-from onsphere import AcceptShare, HCMClassifier, HCMRegressor
+from onsphere import AcceptShare, HCMClassifier, HCMRegressor, Novelty
 from onsphere.service import Settings, create_app
 from onsphere.service.databases import open_database
 from onsphere.service.engine import load_engine
@@ -67,15 +67,17 @@ def models(tmp_path_factory):
     X = rng.normal(size=(200, 2))
     y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=200)
     ridge = HCMRegressor(Ridge(), calibration="split", random_state=0)
-    paths["array"] = ridge.fit(X, y).set_threshold(AcceptShare(0.9)).save(folder / "array.onsphere")
+    rules = AcceptShare(0.9), Novelty(false_alarm=0.1)
+    ridge.fit(X, y).set_threshold(rules[0], novelty=rules[1])
+    paths["array"] = ridge.save(folder / "array.onsphere")
     both = pd.DataFrame({"north": y, "south": -y})
-    several = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, both).set_threshold(AcceptShare(0.9))
-    paths["several"] = several.save(folder / "several.onsphere")
+    several = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, both)
+    paths["several"] = several.set_threshold(rules[0], novelty=rules[1]).save(folder / "several.onsphere")
     labels = np.where(y > 0, "up", "down")
     classes = HCMClassifier(Ridge(), calibration="split", random_state=0).fit(
         pd.DataFrame(X, columns=["a", "b"]), labels
     )
-    paths["classes"] = classes.set_threshold(AcceptShare(0.9)).save(folder / "classes.onsphere")
+    paths["classes"] = classes.set_threshold(rules[0], novelty=rules[1]).save(folder / "classes.onsphere")
     paths["plain"] = HCMRegressor(Ridge(), random_state=0).fit(X, y).save(folder / "plain.onsphere")
     return paths
 
@@ -132,9 +134,11 @@ def open_store():
 
 
 def record(facts, uncertainty, request="r", **more):
-    """A record of a request with these uncertainties."""
+    """A record of a request with these uncertainties, as novel as calibration rows unless it is said."""
     scores = np.atleast_1d(np.asarray(uncertainty, dtype=float))
-    return Record(facts, more.get("at", time.time()), 0.01, request, scores, len(scores), more.get("rejected", []))
+    missed = None if facts.missed is None else np.resize(more.get("missed", facts.missed), len(scores))
+    at, rejected = more.get("at", time.time()), more.get("rejected", [])
+    return Record(facts, at, 0.01, request, scores, missed, len(scores), rejected)
 
 
 def query(url, text):

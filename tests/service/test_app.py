@@ -27,8 +27,9 @@ def as_json(frame):
 
 def assert_same(rows, expected):
     """That the rows of an answer say what an Assessment says."""
-    for name in ("value", "uncertainty", "lower", "upper", "sigma", "confidence"):
-        np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-9)
+    for name in ("value", "uncertainty", "lower", "upper", "sigma", "confidence", "noise", "novelty"):
+        np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-9, atol=1e-9)
+    assert [row["novelty_p_value"] for row in rows] == expected.novelty_p_value.tolist()
     assert [row["accepted"] for row in rows] == expected.accepted.tolist()
 
 
@@ -66,6 +67,9 @@ def test_csv_is_answered_with_csv(shared, fitted, helpers):
     np.testing.assert_allclose(found["value"], expected.value, rtol=1e-9)
     np.testing.assert_allclose(found["upper"], expected.upper, rtol=1e-9)
     assert found["accepted"].tolist() == expected.accepted.tolist()
+    assert found["reason"].fillna("").tolist() == expected.reason.tolist()
+    for name in ("noise", "novelty", "novelty_p_value"):
+        np.testing.assert_allclose(found[name], getattr(expected, name), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("file", [False, True])
@@ -78,7 +82,10 @@ def test_arrow_is_answered_with_arrow(shared, fitted, helpers, file):
     )
     assert answer.status_code == 200, answer.text
     found = pa.ipc.open_stream(answer.content).read_all()
-    np.testing.assert_allclose(found["value"], fitted.assess(frame[FEATURES]).value, rtol=1e-9)
+    expected = fitted.assess(frame[FEATURES])
+    np.testing.assert_allclose(found["value"], expected.value, rtol=1e-9)
+    np.testing.assert_allclose(found["novelty"], expected.novelty, atol=1e-9)
+    assert found["reason"].to_pylist() == expected.reason.tolist()
     assert found["id"].to_pylist() == frame["id"].tolist()
 
 
@@ -95,6 +102,25 @@ def test_a_rejected_row_gets_a_reason(shared, helpers):
     assert "above the threshold" in far["reason"]
 
 
+def test_a_novel_row_is_rejected_for_that(running):
+    service = running("array")
+    near, far = service.assess([0.1, 0.1], [30.0, -15.0]).json()["rows"]
+    assert near["accepted"]
+    assert (far["accepted"], far["novelty"]) == (False, 1.0)
+    assert "The novelty 1 is too large; 2.4% of the calibration rows were at least as novel." in far["reason"]
+    facts = service.http.get("/v1/model").json()
+    assert facts["frames"] == ["target", "error", "input"]
+    assert facts["novelty_rule"] == "Novelty(max=None, false_alarm=0.1)"
+    assert 0 < facts["novelty_band"]["low"] < facts["novelty_band"]["high"] < 1
+    (point,) = service.http.get("/v1/live").json()["points"]
+    assert point["missed"] > facts["novelty_threshold"]
+
+
+def test_an_unknown_category_is_novel(shared, helpers):
+    known, unknown = shared.assess(helpers.row, {**helpers.row, "shop": "new one"}).json()["rows"]
+    assert unknown["novelty"] > known["novelty"] + 0.5
+
+
 def test_rows_may_be_lists_in_the_order_of_the_columns(running, models):
     body = running("array").assess([0.5, -1.0], {"x1": -1.0, "x0": 0.5}).json()
     assert body["rows"][0] == body["rows"][1]
@@ -104,7 +130,7 @@ def test_rows_may_be_lists_in_the_order_of_the_columns(running, models):
 def test_several_outputs_are_named(running, models):
     row = running("several").assess([0.5, -1.0]).json()["rows"][0]
     expected = load(models["several"]).assess(np.array([[0.5, -1.0]]))
-    for name in ("value", "lower", "upper", "sigma"):
+    for name in ("value", "lower", "upper", "sigma", "noise"):
         assert row[name] == pytest.approx(dict(zip(["north", "south"], getattr(expected, name)[0], strict=True)))
 
 
@@ -142,8 +168,11 @@ def test_an_onnx_file_answers_as_its_model(models, tmp_path, fitted, helpers, ru
     rows, expected = answer.json()["rows"], fitted.assess(frame[FEATURES])
     np.testing.assert_allclose([row["value"] for row in rows], expected.value, rtol=1e-6)
     np.testing.assert_allclose([row["lower"] for row in rows], expected.lower, rtol=1e-4)
+    np.testing.assert_allclose([row["novelty"] for row in rows], expected.novelty, atol=1e-6)
+    np.testing.assert_allclose([row["noise"] for row in rows], expected.noise, rtol=1e-4)
     assert np.mean(np.array([row["accepted"] for row in rows]) == expected.accepted) > 0.999
     assert onnx.http.get("/v1/model").json()["kind"] == "onnx"
+    assert onnx.http.get("/v1/live").json()["drift"]["watched"] == ["uncertainty", "novelty"]
     rejected = onnx.http.post("/v1/assess?coverage=0.5", json={"rows": [helpers.row]})
     assert rejected.status_code == 422
     assert "0.9" in rejected.json()["detail"]

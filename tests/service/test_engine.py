@@ -15,7 +15,7 @@ from onsphere.service.replies import answer_rows
 
 
 def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
-    X = np.random.default_rng(5).normal(size=(40, 2))
+    X = 2 * np.random.default_rng(5).normal(size=(40, 2))
     for name in ("array", "several", "classes"):
         model = load(models[name])
         rows = pd.DataFrame(X, columns=["a", "b"]) if name == "classes" else X
@@ -27,7 +27,18 @@ def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
             np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-9)
         else:
             np.testing.assert_allclose(found.value, expected.value, rtol=1e-9)
-        assert len(answer_rows(found, engine.facts)) == 40
+        for field in ("noise", "novelty", "missed"):
+            np.testing.assert_allclose(getattr(found, field), getattr(expected, field), atol=1e-9)
+        np.testing.assert_array_equal(found.novelty_p_value, expected.novelty_p_value)
+        assert found.reason.tolist() == expected.reason.tolist()
+        assert {"", "uncertain and novel"} < set(found.reason)
+        answers = answer_rows(found, engine.facts)
+        assert [row["reason"] is None for row in answers] == expected.accepted.tolist()
+        assert {"noise", "novelty", "novelty_p_value"} <= answers[0].keys()
+        described, own = engine.facts.describe(), load_engine(models[name]).facts.describe()
+        for fact in ("novelty_threshold", "novelty_rule", "frames"):
+            assert described[fact] == own[fact] is not None
+        assert described["novelty_band"] == pytest.approx(own["novelty_band"])
     assert load_engine(tmp_path / "several.onnx").facts.targets == ("0", "1")
     with pytest.raises(InvalidInputError, match=r"coverage of 0\.8"):
         load_engine(tmp_path / "array.onnx", coverage=0.9)

@@ -53,8 +53,11 @@ def test_it_shows_requests_as_they_come(running, show, helpers):
     assert all(address.startswith(service.url) for address in page.requested)
     assert "price by HCMRegressor (kernel)" in page.locator("#model").inner_text()
     labels = page.get_by_role("img").evaluate_all("all => all.map(one => one.ariaLabel)")
-    assert len(labels) == 3
+    assert len(labels) == 4
     assert "5 above the threshold" in labels[1]
+    assert labels[2].startswith("Shortfall of the last 45 requests")
+    assert page.locator("#novelty circle").count() == 45
+    assert page.locator("#novelty .band").count() == 1
     assert page.locator("#uncertainty circle").count() == 45
     assert page.locator("#uncertainty circle.bad").count() == 5
     assert page.locator("#rejected tr").count() == 5
@@ -88,6 +91,8 @@ def test_one_row_is_tried_by_keyboard_alone(running, show, helpers):
     page.get_by_label("size").press("Enter")
     answer.get_by_text("Rejected", exact=False).wait_for()
     answer.get_by_text("above the threshold").wait_for()
+    assert "Novelty: 1 " in answer.inner_text()
+    assert "Noise: " in answer.inner_text()
     assert page.messages == []
     keep(page, "page-answer")
 
@@ -113,6 +118,7 @@ def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, sche
         service.assess(*[{**helpers.far, "shop": "new one"}] * 50)
     page = show(service, scheme=scheme)
     page.get_by_role("status").get_by_text("Drift alarm").wait_for()
+    page.get_by_role("status").get_by_text("by the ").wait_for()
     moved = page.locator("#hints li").all_inner_texts()
     assert any(hint.startswith("size: mean +") for hint in moved)
     assert any(hint.startswith("shop: share of '(other)'") for hint in moved)

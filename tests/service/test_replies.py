@@ -1,5 +1,7 @@
 """Answers as a client gets them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
@@ -29,6 +31,38 @@ def test_rejections_are_explained(facts):
     assert "different targets" in explain(9.0, 0.5)
     assert "extrapolates" in explain(9.0, 1.5)
     assert explain(9.0, None).endswith(f"threshold {facts.threshold:.4g}.")
+
+
+def test_rejections_by_novelty_are_explained(facts):
+    def explain(reason, novelty, p_value, **more):
+        share = None if p_value is None else np.array([p_value])
+        parts = {"novelty": np.array([novelty]), "novelty_p_value": share, "reason": np.array([reason])}
+        result = Assessment(np.array([1.0]), np.array([9.0]), np.array([0.9]), **parts, accepted=np.array([False]))
+        return explain_rejection(result, replace(facts, **more), 0)
+
+    limit = f"The uncertainty 9 is above the threshold {facts.threshold:.4g}"
+    unlike = "The row is unlike those that the model has learned from."
+    novel = "The novelty 0.9 is too large; 0.4% of the calibration rows were at least as novel."
+    assert explain("novel", 0.9, 0.004) == novel
+    assert explain("novel", 0.9, 0.004, threshold=None) == novel
+    assert explain("novel", 0.9, None) == "The novelty 0.9 is too large."
+    assert explain("uncertain", 0.9, 0.004) == f"{limit}. {unlike}"
+    assert (
+        explain("uncertain", 0.1, 0.4) == f"{limit}. Rows like this one had different targets, or were predicted badly."
+    )
+    assert explain("uncertain and novel", 0.9, 0.004) == f"{limit}. {unlike} {novel}"
+    assert explain("uncertain", 0.9, 0.004, threshold=None) is None
+
+
+def test_answers_have_noise_and_novelty(facts):
+    parts = {"noise": np.array([0.2, np.nan]), "novelty": np.array([0.0, 1.0]), "novelty_p_value": np.array([1.0, 0.1])}
+    result = Assessment(np.array([1.0, 2.0]), np.array([0.1, 0.2]), **parts)
+    first, second = answer_rows(result, facts)
+    assert (first["noise"], first["novelty"], first["novelty_p_value"]) == (0.2, 0.0, 1.0)
+    assert (second["noise"], second["novelty"]) == (None, 1.0)
+    header, *rows = write_csv(result, facts, {}).decode().splitlines()
+    assert header == '"value","uncertainty","noise","novelty","novelty_p_value"'
+    assert rows[0] == "1,0.1,0.2,0,1"
 
 
 def test_classes_without_a_set(facts):

@@ -5,13 +5,17 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
 from onsphere.service import store as store_module
+from onsphere.service.databases import open_database
 
 POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/nowhere"))
 
@@ -66,18 +70,47 @@ def url(request, tmp_path, helpers):
 def test_two_workers_raise_the_alarm_that_one_monitor_would(url, facts, monkeypatch, rows_between, open_store, helpers):
     monkeypatch.setattr(store_module, "_ROWS_BETWEEN", rows_between)
     rng = np.random.default_rng(0)
-    scores = [rng.choice(facts.calibration, 3) + (0.3 if step > 30 else 0.0) for step in range(50)]
+    scores = [rng.choice(facts.calibration, 3) for _ in range(50)]
+    missed = [rng.choice(facts.missed, 3) + (0.3 if step > 30 else 0.0) for step in range(50)]
     workers = [open_store(url), open_store(url)]
-    for step, values in enumerate(scores):
-        workers[rng.integers(2)].write([helpers.record(facts, values, str(step))])
-    alone = DriftMonitor(facts.calibration, alpha=0.01)
-    alone.update(np.concatenate(scores))
+    for step, (values, novel) in enumerate(zip(scores, missed, strict=True)):
+        workers[rng.integers(2)].write([helpers.record(facts, values, str(step), missed=novel)])
+    rows = Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed)
+    alone = DriftMonitor(rows, alpha=0.01)
+    alone.update(np.concatenate(scores), missed=np.concatenate(missed))
     for worker in [*workers, open_store(url)]:
         drift = worker.read_live(facts)["drift"]
         assert drift["log_capital"] == alone.log_capital
         assert (drift["alarmed_at"], drift["rows_seen"]) == (alone.alarmed_at, 150)
+        assert drift["alarmed_by"] == alone.alarmed_by == "novelty"
+        assert drift["watched"] == ["uncertainty", "novelty"]
         worker.close()
-    assert alone.alarm
+
+
+def test_the_monitor_of_a_model_without_an_input_frame_watches_its_uncertainty(url, facts, open_store, helpers):
+    store, plain = open_store(url), replace(facts, missed=None, sha256="plain")
+    store.write([helpers.record(plain, [9.0] * 50)])
+    live = store.read_live(plain)
+    assert live["drift"]["alarmed_by"] == "uncertainty"
+    assert live["drift"]["watched"] == ["uncertainty"]
+    assert live["points"][0]["missed"] is None
+
+
+def test_rows_without_a_score_are_not_watched(url, facts, open_store, helpers):
+    store = open_store(url)
+    store.write([helpers.record(facts, [0.1, np.nan, 0.1], missed=[0.2, 0.2, np.nan])])
+    live = store.read_live(facts)
+    assert live["drift"]["rows_seen"] == 1
+    assert (live["points"][0]["uncertainty"], live["points"][0]["missed"]) == (0.1, 0.2)
+
+
+def test_tables_of_an_older_version_get_their_new_columns(url, facts, open_store, helpers):
+    with closing(open_database(url)) as database, database.begin_write() as run:
+        run("ALTER TABLE onsphere_assessments DROP COLUMN missed")
+        run("ALTER TABLE onsphere_monitors DROP COLUMN alarmed_by")
+    store = open_store(url)
+    store.write([helpers.record(facts, 0.1)])
+    assert store.read_live(facts)["points"][0]["missed"] is not None
 
 
 def test_the_log_is_bounded(url, facts, monkeypatch, open_store, helpers):

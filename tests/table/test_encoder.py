@@ -7,9 +7,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.pipeline import make_pipeline
 
 from onsphere import InvalidInputError, NotFittedError
-from onsphere.table import Column, TableEncoder
+from onsphere.export import prepare_inputs
+from onsphere.export.graph_builder import GraphBuilder, open_session
+from onsphere.export.graph_inputs import add_column_inputs
+from onsphere.table import BACKBONES, Column, TableEncoder, describe_columns
+from onsphere.table.backbone_choice import make_table_model
 
 
 def encoded(column, values, fit_values=None):
@@ -59,17 +64,55 @@ def test_time_zones_are_taken_into_account():
     )
 
 
-def test_the_most_frequent_categories_get_a_column_and_unknown_ones_none():
+def test_the_most_frequent_categories_get_a_column_and_all_others_share_one():
     frame = pd.DataFrame({"x": ["b", "a", "b", None, "c", "a", "b"]})
     encoder = TableEncoder(max_levels=2).fit(frame)
     assert encoder.levels_ == {"x": ["b", "a"]}
-    assert encoder.get_feature_names_out().tolist() == ["x=b", "x=a", "x is missing"]
+    assert encoder.get_feature_names_out().tolist() == ["x=b", "x=a", "x is missing", "x is other"]
     new = pd.DataFrame({"x": ["a", "c", "never seen", None]})
-    assert encoder.transform(new).tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert encoder.transform(new).tolist() == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 0]]
 
 
 def test_a_gap_not_seen_in_training_is_none_of_the_values():
-    assert encoded(Column("x", "category"), [None, "a"], ["a", "b"]) == [[0.0, 1.0], [0.0, 0.0]]
+    assert encoded(Column("x", "category"), [None, "a"], ["a", "b"]) == [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
+
+
+def test_a_graph_encodes_rare_unseen_and_missing_categories_alike():
+    frame = pd.DataFrame({"x": ["b", "a", "b", "c", "a", "b"], "y": ["u", None, "u", "v", "u", "v"]})
+    encoder = TableEncoder([Column("x", "category"), Column("y", "category")], max_levels=2).fit(frame)
+    rows = pd.DataFrame({"x": ["a", "c", "new", None], "y": ["v", "new", None, "u"]})
+    graph = GraphBuilder()
+    encoded_rows, inputs = add_column_inputs(graph, encoder)
+    graph.add_output("numbers", encoded_rows.name, encoded_rows.dtype, [encoded_rows.shape[1]])
+    session = open_session(graph.build({}).SerializeToString())
+    [numbers] = session.run(["numbers"], prepare_inputs(inputs, rows))
+    assert numbers.tolist() == encoder.transform(rows).tolist()
+
+
+def test_a_category_that_was_never_seen_is_novel(houses):
+    frame = houses(300, 0).dropna(subset=["city"])
+    columns = describe_columns(frame.drop(columns="price"))
+    names = [column.name for column in columns if column.is_feature]
+    model = make_table_model("extra-trees", columns, classes=False).set_params(estimator__trees__n_estimators=20)
+    model.fit(frame[names], frame["price"])
+    rows = houses(100, 1).dropna(subset=["city"])[names]
+    assert model.predict_novelty(rows).mean() < 0.1
+    for city in ("Atlantis", None):  # nor was a city missing
+        strange = model.assess(rows.assign(city=city))
+        assert strange.novelty.min() > 0.8
+        assert (strange.sigma > model.spread_ / 2).all()
+
+
+def test_what_stands_for_unseen_categories_does_not_reach_a_network(houses):
+    """Its weights were never trained, and would change predictions at random."""
+    frame = houses(200, 0).dropna(subset=["city"])
+    encoder = TableEncoder(describe_columns(frame.drop(columns="price"))).fit(frame)
+    steps = [step for _, step in BACKBONES["mlp"]()[:-1]]
+    numbers = make_pipeline(encoder, *steps).fit(frame).transform(frame)
+    other = encoder.get_feature_names_out().tolist().index("city is other")
+    kept = steps[1].get_support()
+    assert not kept[other]
+    assert numbers.shape[1] == kept.sum() < len(kept)
 
 
 def test_names_come_in_the_order_of_the_numbers():
@@ -181,7 +224,8 @@ def test_any_table_becomes_numbers_row_by_row(columns, order):
 @given(levels=st.lists(st.text(max_size=3), min_size=1), new=st.text(min_size=4, max_size=6))
 def test_an_unknown_category_is_none_of_the_known_ones(levels, new):
     encoder = TableEncoder([Column("x", "category")]).fit(pd.DataFrame({"x": levels}))
-    assert not encoder.transform(pd.DataFrame({"x": [new]})).any()
+    assert encoder.transform(pd.DataFrame({"x": [new]})).tolist() == [[0.0] * len(encoder.levels_["x"]) + [1.0]]
     known = encoder.transform(pd.DataFrame({"x": levels}))
     kept = [level in encoder.levels_["x"] for level in levels]
-    assert known.sum(axis=1).tolist() == [float(each) for each in kept]
+    assert known[:, :-1].sum(axis=1).tolist() == [float(each) for each in kept]
+    assert (known.sum(axis=1) == 1).all()

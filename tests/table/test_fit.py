@@ -8,11 +8,20 @@ import pytest
 from scipy.stats import binom
 from sklearn.model_selection import ShuffleSplit, train_test_split
 
-from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, OnsphereWarning, Tolerance
+from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, Novelty, OnsphereWarning, Tolerance
 from onsphere.calibration import find_coverage_range
-from onsphere.table import BACKBONES, Column, backbone_choice, compare_table, evaluate, fit_table, read_table
+from onsphere.table import (
+    BACKBONES,
+    Column,
+    backbone_choice,
+    compare_table,
+    describe_columns,
+    evaluate,
+    fit_table,
+    read_table,
+)
 from onsphere.table import compare as comparing
-from onsphere.table.backbone_choice import choose_backbone, make_table_model
+from onsphere.table.backbone_choice import _split_folds, choose_backbone, make_table_model
 from onsphere.table.prepare import drop_rows_without_target, prepare_table, split_target
 
 OPTIONS = {"task": "auto", "coverage": 0.9, "keys": (), "ignore": (), "test_size": 0.2, "random_state": 0}
@@ -277,11 +286,47 @@ def test_the_backbone_with_the_best_score_is_taken(houses, monkeypatch):
 def test_every_backbone_takes_any_table(houses, name):
     frame = houses(90, 0)
     frame["rarely"] = [1.0, 2.0] + [np.nan] * 88
-    model = fit_table(frame, ["price"], backbone=name).model
+    frames = "all" if name in ("extra-trees", "kernel") else "target"  # 36 fits of the others take long
+    model = fit_table(frame, ["price"], backbone=name, frames=frames).model
     new = houses(8, 5).assign(rarely=np.nan, city="never seen")
     result = model.assess(new[list(model.feature_names_in_)])
     assert np.isfinite(result.value).all()
     assert (result.lower < result.upper).all()
+
+
+def test_a_table_whose_folds_cannot_all_be_learned_has_no_error_frame(houses):
+    """Boosted trees cannot learn from a column without a value, and here one of five folds has all values of one."""
+    frame = houses(130, 0)
+    frame["rarely"] = [1.0] + [np.nan] * 129
+    columns = describe_columns(frame.drop(columns="price"))
+    rows = frame[[column.name for column in columns if column.is_feature]]
+    model = make_table_model("hist-gradient-boosting", columns, classes=False)
+    with pytest.warns(OnsphereWarning, match="takes sigma for the noise, because not every fifth of the rows can be"):
+        model.fit(rows, frame["price"])
+    result = model.assess(rows)
+    np.testing.assert_array_equal(result.noise[result.novelty == 0], result.sigma[result.novelty == 0])
+    assert np.mean(result.novelty == 0) > 0.9
+
+
+def test_large_tables_are_compared_on_enough_rows_and_no_more():
+    y = np.arange(3_000.0)
+    assert [len(_split_folds(y[:n], False, 0)) for n in (60, 900, 3_000)] == [3, 2, 1]
+
+
+def test_frames_and_a_limit_on_novelty_can_be_chosen(houses):
+    frame = houses(150, 0)
+    found = fit_table(frame, ["price"], backbone="extra-trees", novelty=Novelty(max=0.3))
+    assert found.frames == found.summary()["frames"] == ["target", "error", "input"]
+    assert set(found.figures["rejected_as"]) == {"uncertain", "novel", "uncertain and novel"}
+    strange = frame[list(found.model.feature_names_in_)].assign(city="Atlantis", size=5000.0)
+    assert all("novel" in reason for reason in found.model.assess(strange).reason)
+    plain = fit_table(frame, ["price"], backbone="extra-trees", frames="target")
+    assert plain.frames == ["target"]
+    assert plain.model.assess(strange).novelty is None
+    with pytest.raises(InvalidInputError, match=r"input frame for a limit on novelty\. Got Novelty\(max=0\.3"):
+        fit_table(frame, ["price"], frames="target", novelty=Novelty(max=0.3))
+    with pytest.raises(InvalidInputError, match="'frames' parameter of HCMRegressor"):
+        fit_table(frame, ["price"], backbone="extra-trees", frames="inputs")
 
 
 def test_an_error_says_that_no_backbone_can_learn(monkeypatch):

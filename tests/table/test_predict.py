@@ -1,6 +1,10 @@
 """A file is read, and a file with predictions is written."""
 
+import copy
 import io
+import json
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from onsphere import InvalidInputError
+from onsphere import AcceptShare, InvalidInputError, Novelty, OnsphereWarning
 from onsphere.table import files, fit_table, predict_file, read_table
+from onsphere.table.model_file import load_table_model
 
-OUTPUTS = ["value", "uncertainty", "lower", "upper", "confidence", "accepted"]
+FRAMES = ["noise", "novelty", "novelty_p_value"]
+OUTPUTS = ["value", "uncertainty", *FRAMES, "lower", "upper", "confidence", "accepted", "reason"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,9 @@ def test_rows_keep_their_order_and_keys(fitted, houses, tmp_path):
     assert frame["house_id"].tolist() == new["house_id"].tolist()
     result = fitted.model.assess(new[list(fitted.model.feature_names_in_)])
     for name in OUTPUTS:
-        np.testing.assert_array_equal(frame[name], getattr(result, name))
+        np.testing.assert_array_equal(
+            frame[name].fillna("") if name == "reason" else frame[name], getattr(result, name)
+        )
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow"])
@@ -117,7 +125,7 @@ def test_classes_come_with_sets_and_probabilities(houses, tmp_path):
     found = fit_table(frame, ["kind"], backbone="kernel")
     houses(30, 1).to_csv(tmp_path / "new.csv", index=False)
     result = predicted(found, tmp_path / "new.csv", tmp_path, coverage=0.95)
-    names = ["house_id", "value", "probability", "uncertainty", "set", "confidence", "accepted"]
+    names = ["house_id", "value", "probability", "uncertainty", *FRAMES, "set", "confidence", "accepted", "reason"]
     assert list(result.columns) == names
     assert set(result["value"]) <= {"dear|old", "cheap"}
     assert set(result["set"]) <= {"dear|old", "cheap", "cheap|dear|old"}
@@ -133,12 +141,17 @@ def test_several_targets_have_columns_of_their_own(houses, tmp_path):
         "value_price",
         "value_tax",
         "uncertainty",
+        "noise_price",
+        "noise_tax",
+        "novelty",
+        "novelty_p_value",
         "lower_price",
         "lower_tax",
         "upper_price",
         "upper_tax",
         "confidence",
         "accepted",
+        "reason",
     ]
 
 
@@ -153,7 +166,35 @@ def test_without_a_threshold_nothing_is_accepted_or_rejected(houses, tmp_path):
     assert "accepted" not in read_table(tmp_path / "out.csv")
     found.model.calibration_ = None
     predict_file(found.model, found.columns, tmp_path / "new.csv", tmp_path / "out.csv")
-    assert list(read_table(tmp_path / "out.csv")) == ["house_id", "value", "uncertainty"]
+    assert list(read_table(tmp_path / "out.csv")) == ["house_id", "value", "uncertainty", "noise", "novelty"]
+
+
+def test_with_a_limit_on_novelty_the_reasons_are_counted(fitted, houses, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BATCH_ROWS", 4)
+    model = copy.deepcopy(fitted.model).set_threshold(AcceptShare(0.9), novelty=Novelty(max=0.3))
+    new = houses(60, 1)
+    new.loc[:20, "size"] = 9_000.0
+    new.to_csv(tmp_path / "new.csv", index=False)
+    counts = predict_file(model, fitted.columns, tmp_path / "new.csv", tmp_path / "out.csv")
+    reasons = read_table(tmp_path / "out.csv")["reason"].fillna("").tolist()
+    names = ("uncertain", "novel", "uncertain and novel")
+    assert counts == {"rows": 60, "accepted": reasons.count("")} | {name: reasons.count(name) for name in names}
+    assert counts["novel"] + counts["uncertain and novel"] >= 21
+
+
+def test_models_of_older_files_give_what_they_gave(tmp_path):
+    """Such a model has no frames, and its encoder no column for values that were not seen."""
+    folder = Path(__file__).parents[1] / "data" / "format-1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OnsphereWarning)
+        model, summary, columns = load_table_model(folder / "prices.onsphere")
+    recorded = json.loads((folder / "answers.json").read_text())["prices"]
+    pd.DataFrame(recorded["rows"]).to_csv(tmp_path / "new.csv", index=False)
+    predict_file(model, columns, tmp_path / "new.csv", tmp_path / "out.csv", targets=summary["targets"])
+    answers = read_table(tmp_path / "out.csv")
+    for name in ("value", "uncertainty", "lower", "upper"):
+        np.testing.assert_allclose(answers[name], recorded["assess"][name], rtol=1e-6)
+    assert not {"novelty", "novelty_p_value"} & set(answers)
 
 
 def test_an_error_leaves_the_old_file(fitted, houses, tmp_path):

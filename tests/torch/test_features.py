@@ -110,6 +110,16 @@ def test_a_features_method_comes_first_and_maps_are_averaged():
     assert features(mlp, [(torch.rand(4, 6), torch.rand(4))])[0].shape == (4, 7)
 
 
+def test_several_layers_stand_side_by_side():
+    network, images = WithFeatures(), torch.rand(5, 3, 16, 16)
+    batch = [(images, torch.arange(5))]
+    both, _ = features(network, batch, layer=["stem", "stage"])
+    assert both.shape == (5, 12)
+    for name, part in (("stem", both[:, :4]), ("stage", both[:, 4:])):
+        np.testing.assert_array_equal(part, features(network, batch, layer=name)[0])
+    np.testing.assert_array_equal(features(network, batch, layer=("stage",))[0], both[:, 4:])
+
+
 def test_a_module_called_features_is_a_layer_like_any_other():
     """As in VGG, where what the last linear layer sees comes later."""
 
@@ -178,11 +188,16 @@ def test_loaders_that_cannot_be_used(batches, message):
 def test_networks_and_layers_that_cannot_be_used(loader):
     with pytest.raises(InvalidInputError, match=r"name of a layer of Plain. Got 'neck'. It has 'body', 'body.0'"):
         features(Plain(), loader, layer="neck")
-    for wrong in (0, ["body"]):
+    for wrong in (0, [], ["body", 0], ["neck"]):
         with pytest.raises(InvalidInputError, match="name of a layer of Plain"):
             features(Plain(), loader, layer=wrong)
     with pytest.raises(InvalidInputError, match=r"a forward pass through 'unused'\. Plain does not use it"):
         features(Plain(), loader, layer="unused")
+    with pytest.raises(InvalidInputError, match=r"a forward pass through 'unused'\. Plain does not use it"):
+        features(Plain(), loader, layer=["body", "unused"])
+    halves = nn.Sequential(nn.Flatten(), nn.Unflatten(1, (2, 3)), nn.Flatten(0, 1), nn.Unflatten(0, (-1, 2)))
+    with pytest.raises(InvalidInputError, match=r"one row per input\. Got 50 and 100 rows of the same batch"):
+        features(halves, [(loader.dataset.tensors[0], torch.arange(50))], layer=["0", "2"])
     with pytest.raises(InvalidInputError, match=r"a linear layer that runs\. Sequential has neither\. Name the layer"):
         features(nn.Sequential(nn.ReLU()), loader)
     for device in ("toaster", "cuda:99", 1.5):
@@ -213,6 +228,3 @@ def test_a_frozen_network_from_loader_to_uncertainty(loader):
         streamed.partial_fit(X, y)
     X, _ = features(network, loader)
     np.testing.assert_allclose(streamed.predict_uncertainty(X), whole.predict_uncertainty(X), atol=1e-9)
-
-
-# --- the module of a fitted head ---

@@ -20,6 +20,9 @@ def heads_and_rows():
     for kind in ("joint", "linear", "quadratic", "kernel"):
         for y in (labels, X @ rng.normal(size=8) + 3.0 + noise[:, 0], X @ rng.normal(size=(8, 2)) + noise):
             yield FrozenHead(kind, n_landmarks=50, random_state=0).fit(X, y), X
+    for options in ({"frames": "target"}, {"layers": (2, 6)}):
+        for y in (labels, X @ rng.normal(size=8) + noise[:, 0]):
+            yield FrozenHead(n_landmarks=50, random_state=0, **options).fit(X, y), X
 
 
 @pytest.mark.parametrize(("head", "X"), list(heads_and_rows()), ids=lambda value: getattr(value, "kind", ""))
@@ -38,6 +41,13 @@ def test_the_module_agrees_with_the_head(head, X, dtype, tolerance):
         np.testing.assert_allclose(said.value.numpy(), expected.value, rtol=tolerance, atol=tolerance)
     else:
         assert [module.classes[index] for index in said.value] == expected.value.tolist()
+    if head.frames == "target":
+        assert said.novelty is expected.novelty is None
+    else:
+        unusual = rounded[:, [3, 4, 5, 6, 7, 0, 1, 2]]
+        found, known = module(unusual).novelty.numpy(), head.predict_novelty(unusual.numpy())
+        assert known.max() > 0.1
+        np.testing.assert_allclose(found, known, rtol=0, atol=10 * tolerance)
     assert list(module.parameters()) == []
 
 

@@ -61,7 +61,10 @@ def expected_failures(model):
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [HCM(TorchRegressor(hidden_sizes=(8,), max_epochs=3)) for HCM in (HCMRegressor, lambda estimator: estimator)],
+    [
+        TorchRegressor(hidden_sizes=(8,), max_epochs=3),
+        HCMRegressor(TorchRegressor(hidden_sizes=(8,), max_epochs=3), frames="target"),
+    ],
     expected_failed_checks=expected_failures,
     xfail_strict=True,
 )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from onsphere._internal.validation import is_frame
 
-__all__ = ["hash_rows", "make_indexable", "mix_bits"]
+__all__ = ["hash_numbers", "hash_rows", "make_indexable", "mix_bits"]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64: an odd number without a pattern
 
@@ -40,6 +40,22 @@ def hash_rows(X: Any, y: Any) -> NDArray[np.uint64]:
         total = total + mix_bits(_hash_cells(block) + places * _STEP).sum(axis=1, dtype=np.uint64)
         place += block.shape[1]
     return mix_bits(np.asarray(total))
+
+
+def hash_numbers(rows: NDArray[np.float64], seed: int) -> NDArray[np.uint64]:
+    """Return a number per row of a table that looks random and depends on the values of the row alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> codes = hash_numbers(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]), seed=0)
+    >>> bool(codes[0] == codes[2]), bool(codes[0] == codes[1])
+    (True, False)
+    """
+    bits = (rows + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
+    bits = bits ^ (bits >> np.uint64(32))
+    factors = np.random.default_rng(seed).integers(2**63, size=rows.shape[1], dtype=np.uint64) * 2 + 1
+    return mix_bits((bits * factors).sum(axis=1, dtype=np.uint64))
 
 
 def mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

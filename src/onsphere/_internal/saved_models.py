@@ -1,4 +1,4 @@
-"""Models from files: names that version 0.1 used, and a check of trees, whose nodes could point outside and crash."""
+"""Models from files: names and settings of older versions, and a check of trees, whose nodes could point outside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from onsphere.errors import InvalidInputError
 
-__all__ = ["check_trees", "rename_settings", "rename_types"]
+__all__ = ["add_settings", "check_trees", "rename_settings", "rename_types"]
 
 # Where the modules and classes of version 0.1 are now.
 _MODULES = {
@@ -65,6 +65,16 @@ def rename_settings(model: Any) -> None:
             settings["uncertainty_score"] = "distance"
     if vars(model).get("_rule") is not None and "q" in vars(model._rule):
         vars(model._rule)["share"] = vars(model._rule).pop("q")
+
+
+# Settings that models of formats 1 and 2 do not have, with the values that say what these models do.
+_LATER_SETTINGS = {"frames": "target"}
+
+
+def add_settings(model: Any) -> None:
+    """Give a loaded model of format 1 or 2, which knows the target frame alone, the settings that came later."""
+    for name in set(_LATER_SETTINGS) & set(model._get_param_names()):
+        vars(model).setdefault(name, _LATER_SETTINGS[name])
 
 
 def check_trees(model: Any) -> None:

@@ -115,6 +115,14 @@ def missing_extra_error(what: str, package: str, extra: str) -> MissingExtraErro
     return MissingExtraError(f"{what} needs {package}. Install it with: pip install 'onsphere[{extra}]'")
 
 
+def missing_frame_error(owner: object, caller: str, frame: str) -> InvalidInputError:
+    """Make the error for a model that was fitted without a frame."""
+    return InvalidInputError(
+        f"{caller} needs a {type(owner).__name__} with the frame {frame!r}. Got one without. Fit an HCMRegressor, "
+        "HCMClassifier or FrozenHead with frames='all', which is the default."
+    )
+
+
 # --- data ---
 
 
@@ -182,6 +190,11 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
         if numeric:
             check_array(X[numeric], estimator=owner, input_name="X", **options)
         return X
+
+
+def has_only_numbers(frame: Any) -> bool:
+    """Return whether all columns of a table with named columns are numeric."""
+    return all(_is_numeric(kind) for kind in frame.dtypes)
 
 
 def _is_numeric(kind: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -102,17 +102,24 @@ class Calibration:
         The model's score.
     error : array of shape (n,)
         The error of each row: root mean square over the outputs, or 0 and 1 for right and wrong classes.
+    missed : array of shape (n,) or None
+        How far the landmarks of the training rows fall short of each row; None for a model without an input frame.
     """
 
     uncertainty: Floats
     error: Floats
+    missed: Floats | None = field(default=None, kw_only=True)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Join several calibrations, for instance those of the folds of a cross-validation."""
-        return cls(
-            **{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)}
-        )
+        columns: dict[str, list[Any]] = {
+            column.name: [getattr(part, column.name) for part in parts] for column in fields(cls)
+        }
+        joined: dict[str, Any] = {
+            name: None if rows[0] is None else np.concatenate(rows) for name, rows in columns.items()
+        }
+        return cls(**joined)
 
     def __len__(self) -> int:
         return len(self.uncertainty)
@@ -141,6 +148,18 @@ class Calibration:
     @cached_property
     def _sorted_uncertainty(self) -> Floats:
         return np.sort(self.uncertainty)
+
+    @cached_property
+    def _sorted_missed(self) -> Floats:
+        return np.sort(np.empty(0) if self.missed is None else self.missed)
+
+    def novelty_p_value(self, missed: Floats) -> Floats:
+        """Return the share of calibration rows (counting the row itself) that are at least as unlike the training rows.
+
+        On rows drawn like the calibration rows it is at most p with probability p, for every p.
+        """
+        below = np.searchsorted(self._sorted_missed, missed, side="left")
+        return np.asarray((1.0 + len(self) - below) / (1.0 + len(self)), dtype=np.float64)
 
     @cached_property
     def _isotonic(self) -> tuple[Floats, Floats]:
@@ -200,18 +219,27 @@ class RegressionCalibration(Calibration):
     ball_ratios: Floats
 
     @classmethod
-    def measure(cls, residual: Floats, sigma: Floats, uncertainty: Floats, spread: Floats) -> Self:
-        """Make a calibration from residuals and sigmas (n, D), uncertainties (n,) and spreads (D,)."""
+    def measure(
+        cls,
+        residual: Floats,
+        sigma: Floats,
+        uncertainty: Floats,
+        spread: Floats,
+        *,
+        missed: Floats | None = None,
+    ) -> Self:
+        """Make a calibration from residuals and sigmas (n, D), uncertainties (n,), spreads (D,) and shortfalls (n,)."""
         if residual.shape[1] == 1:
             error = np.abs(residual[:, 0])
             ratios = _divide_errors(error, sigma[:, 0])
-            return cls(uncertainty, error, ratios[:, None], ratios)
+            return cls(uncertainty, error, ratios[:, None], ratios, missed=missed)
         unit = _replace_zeros(spread)
         return cls(
             uncertainty=uncertainty,
             error=root_mean_square(residual),
             ratios=_divide_errors(np.abs(residual), sigma),
             ball_ratios=_divide_errors(geometry.norm(residual / unit), root_mean_square(sigma / unit)),
+            missed=missed,
         )
 
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
@@ -246,10 +274,18 @@ class ClassCalibration(Calibration):
     true_scores: Floats
 
     @classmethod
-    def measure(cls, probabilities: Floats, true_index: NDArray[np.intp], uncertainty: Floats, wrong: Floats) -> Self:
-        """Make a calibration from probabilities (n, C), true classes, uncertainties, and 1 for a wrong prediction."""
+    def measure(
+        cls,
+        probabilities: Floats,
+        true_index: NDArray[np.intp],
+        uncertainty: Floats,
+        wrong: Floats,
+        *,
+        missed: Floats | None = None,
+    ) -> Self:
+        """Make a calibration from probabilities (n, C), true classes, uncertainties, 1 for wrong, and shortfalls."""
         scores = set_scores(probabilities)
-        return cls(uncertainty, wrong, scores[np.arange(len(scores)), true_index])
+        return cls(uncertainty, wrong, scores[np.arange(len(scores)), true_index], missed=missed)
 
     def prediction_set(self, probabilities: Floats, *, coverage: float) -> NDArray[np.bool_]:
         """Return which classes belong to the set of each row, shape (n, C)."""

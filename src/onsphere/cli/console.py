@@ -117,6 +117,10 @@ def _make_plain(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
+# The frames of a model, and what they measure.
+_FRAMES = {"target": "target", "error": "error (noise)", "input": "input (novelty)"}
+
+
 def print_fit(found: TableFit) -> None:
     """Print what `fit` found in a table and how good its model is."""
     print(f"{found.task}: {found.why}.")
@@ -125,6 +129,7 @@ def print_fit(found: TableFit) -> None:
     if found.candidates:
         names = dict.fromkeys(name for row in found.candidates for name in row)
         print_table(found.candidates, list(names), title=f"Backbones by cross-validation; taken: {found.backbone}")
+    print(f"Frames: {', '.join(_FRAMES[name] for name in found.frames)}.")
     print_figures(found.figures, classes=found.task == "classification")
     for note in found.notes:
         print(f"Note: {note}.")
@@ -152,10 +157,13 @@ def print_figures(figures: dict[str, Any], *, classes: bool) -> None:
         *[(f"… of {name}", f"{each['width']:.4g}") for name, each in targets.items()],
         ("Spearman of uncertainty and error", "–" if figures["spearman"] is None else f"{figures['spearman']:.2f}"),
     ]
+    if "novel" in figures:
+        rows.append(("novel rows", f"{figures['novel']:.1%}"))
     if "accepted" in figures:
         rows += [
             ("accepted", f"{figures['accepted']:.1%}, {show(figures['error_accepted'])}"),
             ("rejected", f"{1 - figures['accepted']:.1%}, {show(figures['error_rejected'])}"),
+            *[(f"… as {name}", f"{count:,}") for name, count in figures.get("rejected_as", {}).items()],
         ]
     print_table([{"measured": name, "figure": figure} for name, figure in rows], ["measured", "figure"])
 

@@ -90,23 +90,26 @@ def monitor(
     if reference is not None:
         ordinary = read_feature_rows(reference, columns, delimiter)
     watch = DriftMonitor(fitted, alpha=alpha, reference=ordinary)
-    evidence: list[float] = []
+    evidence: dict[str, list[float]] = {name: [] for name in watch.watched}
     with spin("monitor", hidden=quiet or as_json) as progress:
         for _, rows in read_feature_batches(data, features, delimiter=delimiter):
             result = fitted.assess(rows)
-            update = watch.update(result.uncertainty) if ordinary is None else watch.observe(rows, result)
-            evidence += update.log_capital.tolist()
+            update = watch.update(result) if ordinary is None else watch.observe(rows, result)
+            for name, log_capital in update.evidence.items():
+                evidence[name] += log_capital.tolist()
             progress(f"{watch.n_seen:,} rows")
     hints = [] if ordinary is None else [hint for hint in watch.compare_columns() if hint.moved][:5]
     if plot is not None:
         _draw(plot, evidence, watch)
     if as_json:
-        facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "log_capital": watch.log_capital, "alpha": alpha}
-        print_json(facts | {"hints": [str(hint) for hint in hints], "plot": plot})
+        facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "alarmed_by": watch.alarmed_by}
+        facts |= {"log_capital": watch.log_capital, "evidence": {name: each[-1] for name, each in evidence.items()}}
+        print_json(facts | {"alpha": alpha, "hints": [str(hint) for hint in hints], "plot": plot})
     elif not quiet:
         print(_describe_alarm(watch, exact=get_calibration_method(fitted) == "held-out rows"))
         if hints:
-            print(f"Columns that moved{'' if watch.alarm else ', though the uncertainty does not show it'}:")
+            unseen = f", though {' and '.join(watch.watched)} do not show it"
+            print(f"Columns that moved{'' if watch.alarm else unseen}:")
         for hint in hints:
             print(f"  {hint}")
         print_files(plot=plot)
@@ -121,15 +124,18 @@ def _describe_alarm(watch: DriftMonitor, *, exact: bool) -> str:
         else "calibrated by cross-validation, so a false alarm is more likely than asked for; fit on more rows"
     )
     return (
-        f"Alarm at row {watch.alarmed_at:,} of {watch.n_seen:,}: the rows are no longer those the model was calibrated "
-        f"on ({promise})."
+        f"Alarm at row {watch.alarmed_at:,} of {watch.n_seen:,}, by their {watch.alarmed_by}: the rows are no longer "
+        f"like those the model was calibrated on ({promise})."
     )
 
 
-def _draw(path: Path, evidence: list[float], watch: DriftMonitor) -> None:
+def _draw(path: Path, evidence: dict[str, list[float]], watch: DriftMonitor) -> None:
     from onsphere import plots
 
-    axes = plots.evidence(evidence, alpha=watch.alpha, alarmed_at=watch.alarmed_at)
+    axes: Any = None
+    for name, values in evidence.items():
+        at = watch.alarmed_at if name == watch.alarmed_by else None
+        axes = plots.evidence(values, alpha=watch.alpha, alarmed_at=at, label=name, ax=axes)
     with write_atomically(path) as part:
         figure: Any = axes.figure
         figure.savefig(part, format=path.suffix.lstrip("."), bbox_inches="tight")

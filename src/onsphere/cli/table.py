@@ -15,7 +15,7 @@ from onsphere._internal.atomic_files import check_writable
 from onsphere._internal.validation import check_number, check_option
 from onsphere.cli.console import print_figures, print_files, print_fit, print_json, print_message, print_table, spin
 from onsphere.cli.model_rows import KnownRows, name_rows, read_feature_rows, read_known_rows, restore_types
-from onsphere.decision import AcceptShare, MaxErrorRate, Tolerance
+from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import InvalidInputError
 from onsphere.evaluation import evaluate as measure
 from onsphere.table import BACKBONES, Column, compare_table, describe_columns, fit_table, predict_file, read_table
@@ -45,6 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 Seed = Annotated[int, typer.Option(help="A number that sets the split and the model; the same gives the same model.")]
 
 _Rule = AcceptShare | MaxErrorRate | Tolerance
+_FRAMES = ("all", "target")
 _COVERAGE = 0.9
 _FEWEST_REPORTED = 10  # rows that the model has not seen
 
@@ -75,6 +76,21 @@ def fit(
             help="At most this share of the accepted rows is wrong (off by more than --tolerance).", show_default=False
         ),
     ] = None,
+    max_novelty: Annotated[
+        float | None,
+        typer.Option(help="Reject rows that are more novel than this, from 0 to 1.", show_default=False),
+    ] = None,
+    novelty_false_alarm: Annotated[
+        float | None,
+        typer.Option(help="Reject the most novel rows: at most this share of rows like these.", show_default=False),
+    ] = None,
+    frames: Annotated[
+        str,
+        typer.Option(
+            help="all, or target: the paper's uncertainty, without noise and novelty.",
+            autocompletion=lambda: _FRAMES,
+        ),
+    ] = "all",
     key: Annotated[list[str] | None, typer.Option(help="A column that names rows; repeat it for several.")] = None,
     ignore: Ignore = None,
     shifted: Shifted = None,
@@ -85,8 +101,9 @@ def fit(
 ) -> None:
     """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say how good it is."""
     check_option("fit", "--backbone", backbone, ["auto", *BACKBONES])
+    check_option("fit", "--frames", frames, _FRAMES)
     _check_options("fit", task, coverage, seed)
-    rule = _choose_rule(accept, tolerance, risk)
+    rule, novelty = _choose_rule(accept, tolerance, risk), _choose_novelty(max_novelty, novelty_false_alarm, frames)
     inputs = [data, *([shifted] if shifted else [])]
     if save is not None:
         check_writable(save, *inputs)
@@ -97,14 +114,16 @@ def fit(
     with spin("fit", hidden=quiet or as_json) as progress:
         progress("reading")
         frame = read_table(data, delimiter=delimiter)
-        with _name_options(rule):
+        with _name_options(rule, novelty):
             found = fit_table(
                 frame,
                 target,
                 task=task,
                 backbone=backbone,
+                frames=frames,
                 coverage=coverage,
                 rule=rule,
+                novelty=novelty,
                 keys=key or (),
                 ignore=ignore or (),
                 random_state=seed,
@@ -148,7 +167,7 @@ def predict(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict each row of a table, with its uncertainty, interval, confidence, and whether to accept it."""
+    """Predict each row of a table, with its uncertainty, noise, novelty, interval, and whether to accept it."""
     if out is not None:
         check_writable(out, model, data)
         check_suffix(out)
@@ -175,7 +194,10 @@ def predict(
     if as_json:
         print_json(counts | {"out": out})
     elif out is not None and not quiet:
-        print(f"{counts['rows']:,} rows, {counts['accepted']:,} accepted. Written to {out}")
+        n_rows, n_accepted, *rejected = counts.values()
+        reasons = [f"{count:,} {name}" for name, count in zip(list(counts)[2:], rejected, strict=True) if count]
+        why = f"; rejected: {', '.join(reasons)}" if reasons else ""
+        print(f"{n_rows:,} rows, {n_accepted:,} accepted{why}. Written to {out}")
 
 
 def evaluate(
@@ -289,6 +311,33 @@ def _choose_rule(accept: float | None, tolerance: float | None, risk: float | No
     return AcceptShare() if accept is None else AcceptShare(accept)
 
 
+def _choose_novelty(largest: float | None, false_alarm: float | None, frames: str) -> Novelty | None:
+    if largest is None and false_alarm is None:
+        return None
+    if largest is not None and false_alarm is not None:
+        raise InvalidInputError(
+            "Expected --max-novelty or --novelty-false-alarm. Got both. Choose how novel rows are to be rejected."
+        )
+    novelty = Novelty(max=largest, false_alarm=false_alarm)
+    if largest is not None:
+        check_number("fit", "--max-novelty", largest, above=0, below=1, closed="left")
+    else:
+        check_number("fit", "--novelty-false-alarm", false_alarm, above=0, below=1)
+    if frames == "target":
+        raise InvalidInputError(
+            f"Expected no {_format_novelty(novelty)} with --frames target, which knows no novelty. Got both. "
+            "Leave one out."
+        )
+    return novelty
+
+
+def _format_novelty(novelty: Novelty) -> str:
+    """Return the option that stands for a limit on novelty."""
+    if novelty.max is not None:
+        return f"--max-novelty {novelty.max:g}"
+    return f"--novelty-false-alarm {novelty.false_alarm:g}"
+
+
 def choose_coverage(coverage: float | None, summary: dict[str, Any]) -> float:
     """Return the coverage that was asked for, or else that of the fit."""
     if coverage is None:
@@ -309,12 +358,14 @@ def _format_rule(rule: _Rule) -> str:
 
 
 @contextmanager
-def _name_options(rule: _Rule) -> Generator[None]:
+def _name_options(rule: _Rule, novelty: Novelty | None) -> Generator[None]:
     """Let an error about a rule name the options that it came from."""
     try:
         yield
     except InvalidInputError as error:
         message = str(error).replace(str(rule), _format_rule(rule))
+        if novelty is not None:
+            message = message.replace(str(novelty), _format_novelty(novelty))
         if isinstance(rule, AcceptShare):
             message = message.replace(f"A coverage of {rule.share:g}", _format_rule(rule))
         raise InvalidInputError(message) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +28,11 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 
 __all__ = ["DriftMonitor", "DriftUpdate"]
 
-_FORMAT = "onsphere drift monitor 1"
+_FORMAT = "onsphere drift monitor 2"
+_FORMER_FORMAT = "onsphere drift monitor 1"  # which did not name its games, and had none on novelty
+
+# The scores that games are played on, by the argument of `update`, in their order; and what their alarms are called.
+SCORES = {"uncertainty": "uncertainty", "missed": "novelty", "anchor_residual": "anchor residual"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,17 +44,22 @@ class DriftUpdate:
     p_values : array of shape (n,)
         One for each uncertainty: small where it is high; without drift independent and uniform on (0, 1).
     log_capital : array of shape (n,)
-        The natural logarithm of the capital, after each row, of the game against "nothing changed".
+        The natural logarithm of the capital, after each row, of the game against "nothing changed"; of several games
+        that of the richest, divided by their number.
     alarm : bool
         Whether the capital has reached 1/alpha by the last of these rows, now or earlier.
-    anchor_p_values : array of shape (n,) or None
-        One for each anchor residual, if the monitor watches it.
+    novelty_p_values, anchor_p_values : arrays of shape (n,) or None
+        One for each row, if the monitor watches its novelty or its anchor residual.
+    evidence : dict of arrays of shape (n,)
+        The logarithm of the capital of each game, divided by their number, under the name of what it watches.
     """
 
     p_values: Floats
     log_capital: Floats
     alarm: bool
+    novelty_p_values: Floats | None = None
     anchor_p_values: Floats | None = None
+    evidence: dict[str, Floats] = field(default_factory=dict[str, Floats])
 
 
 class DriftMonitor:
@@ -71,14 +80,18 @@ class DriftMonitor:
     soon after a small calibration may count as normal before it is found, while after a long quiet stream new scores
     hardly change the ranks.
 
-    With `anchor_residuals` a second game is played on the anchor residual, and the alarm is raised when the capital of
-    either reaches 2/alpha. (Not their mean: each game is fair given the ranks of its own score, but not always given
-    those of both.)
+    Two scores are watched, each in a game of its own: the uncertainty and, if the model has an input frame, the novelty
+    (the shortfall behind it, which is finer), for a row may be unlike all others although the model is sure of it. With
+    `anchor_residuals` the anchor residual is a third. Alpha is split evenly: the alarm is raised when the capital of
+    one of k games reaches k/alpha, which each does with a probability of at most alpha/k, so that alpha bounds all of
+    them together, over all time. (Not their mean: each game is fair given the ranks of its own score, but not always
+    given those of the others.)
 
     Parameters
     ----------
     calibration : a calibrated model, a Calibration, or scores of shape (n,)
-        What new scores are compared with; one is enough, but a quick alarm needs some hundreds.
+        What new scores are compared with; one is enough, but a quick alarm needs some hundreds. Scores alone stand for
+        the uncertainty.
     alpha : float in (0, 1), default 0.01
         The largest probability of a false alarm, over all time.
     anchor_residuals : array of shape (m,), optional
@@ -97,10 +110,15 @@ class DriftMonitor:
         Whether the alarm was raised; it stays until `reset`.
     alarmed_at : int or None
         The number of the row that raised it; the first row is 1.
+    alarmed_by : {"uncertainty", "novelty", "anchor residual"} or None
+        The score that raised it.
+    watched : tuple of str
+        The names of the scores that are watched.
     n_seen : int
         How many rows were seen.
     log_capital : float
-        After the last row; with two games, that of the richer one, halved. The alarm is raised at log(1/alpha).
+        After the last row; with several games, that of the richest, divided by their number. The alarm is raised at
+        log(1/alpha).
 
     Examples
     --------
@@ -127,56 +145,86 @@ class DriftMonitor:
         check_number(self, "alpha", alpha, above=0, below=1)
         check_number(self, "window", window, above=1, closed="left", whole=True)
         rng = make_random_state(self, random_state)
-        scores = {"calibration": _find_scores(calibration)}
+        given = {"calibration": calibration} | _find_scores(calibration)
         if anchor_residuals is not None:
-            scores["anchor_residuals"] = anchor_residuals
+            given["anchor_residuals"] = anchor_residuals
         self.alpha = float(alpha)
-        self._games = [
-            Evidence(Ranks.from_scores(_check_scores(name, values, finite=True), rng))
-            for name, values in scores.items()
-        ]
+        self._games = {
+            _ARGUMENTS[name]: Evidence(Ranks.from_scores(_check_scores(name, values, finite=True), rng))
+            for name, values in given.items()
+        }
         self._window = None if reference is None else Window(int(window), reference)
         self.alarmed_at: int | None = None
+        self.alarmed_by: str | None = None
 
     @property
     def alarm(self) -> bool:
         return self.alarmed_at is not None
 
     @property
+    def watched(self) -> tuple[str, ...]:
+        return tuple(SCORES[name] for name in self._games)
+
+    @property
     def n_seen(self) -> int:
-        return self._games[0].n_seen
+        return self._games["uncertainty"].n_seen
 
     @property
     def log_capital(self) -> float:
-        return max(game.log_capital for game in self._games) - math.log(len(self._games))
+        return max(game.log_capital for game in self._games.values()) - math.log(len(self._games))
 
-    def update(self, uncertainty: ArrayLike, *, anchor_residual: ArrayLike | None = None) -> DriftUpdate:
+    def update(
+        self,
+        uncertainty: Assessment | ArrayLike,
+        *,
+        missed: ArrayLike | None = None,
+        anchor_residual: ArrayLike | None = None,
+    ) -> DriftUpdate:
         """Add the next rows, in order; in one array or one by one, the result is the same.
 
         Parameters
         ----------
-        uncertainty : a number, or an array of shape (n,)
-            From the model that was calibrated; infinity is allowed.
-        anchor_residual : like uncertainty
-            Needed if the monitor was given `anchor_residuals`.
+        uncertainty : Assessment, a number, or an array of shape (n,)
+            `model.assess(X)` of the model that was calibrated, which has all that is watched; or the uncertainties
+            alone, of which infinity is allowed.
+        missed, anchor_residual : like uncertainty
+            Beside uncertainties, what else is watched: see `watched`.
         """
-        watched = len(self._games) > 1
-        if watched != (anchor_residual is not None):
-            expected, got, how = ("an", "none", "with") if watched else ("no", "one", "without")
-            raise InvalidInputError(
-                f"Expected {expected} anchor_residual, because the monitor was made {how} anchor_residuals. Got {got}. "
-                "Pass assessment.anchor_residual, of a model with a Lift embedding, to both or to neither."
-            )
-        scores = [_check_scores("uncertainty", uncertainty)]
-        if watched:
-            scores.append(_check_scores("anchor_residual", anchor_residual))
-            check_same_length(*scores)
-        played = [game.update(values) for game, values in zip(self._games, scores, strict=True)]
-        log_capital = np.max([capital for _, capital in played], axis=0) - math.log(len(played))
+        given = {"uncertainty": uncertainty, "missed": missed, "anchor_residual": anchor_residual}
+        if isinstance(uncertainty, Assessment):
+            given = {name: getattr(uncertainty, name) if name in self._games else None for name in given}
+        self._check_watched({name for name, values in given.items() if values is not None})
+        scores = {name: _check_scores(name, given[name]) for name in self._games}
+        check_same_length(*scores.values())
+        played = {name: game.update(scores[name]) for name, game in self._games.items()}
+        evidence = {name: capital - math.log(len(played)) for name, (_, capital) in played.items()}
+        log_capital = np.max([*evidence.values()], axis=0)
         reached = log_capital >= -math.log(self.alpha)
         if self.alarmed_at is None and reached.any():
-            self.alarmed_at = self.n_seen - len(reached) + int(reached.argmax()) + 1
-        return DriftUpdate(played[0][0], log_capital, self.alarm, played[1][0] if watched else None)
+            first = int(reached.argmax())
+            self.alarmed_at = self.n_seen - len(reached) + first + 1
+            self.alarmed_by = SCORES[max(evidence, key=lambda name: evidence[name][first])]
+        p_values = {name: values for name, (values, _) in played.items()}
+        return DriftUpdate(
+            p_values["uncertainty"],
+            log_capital,
+            self.alarm,
+            p_values.get("missed"),
+            p_values.get("anchor_residual"),
+            {SCORES[name]: capital for name, capital in evidence.items()},
+        )
+
+    def _check_watched(self, given: set[str]) -> None:
+        """Check that these are the scores which the monitor watches."""
+        for name, title in SCORES.items():
+            is_watched = name in self._games
+            if (name in given) != is_watched:
+                raise InvalidInputError(
+                    f"Expected {'the' if is_watched else 'no'} {title} of each row ({name}), because the monitor "
+                    f"watches {' and '.join(self.watched)}. Got {'none' if is_watched else 'some'}. Pass "
+                    "model.assess(X) of the model that was calibrated, which has all that is watched; an anchor "
+                    "residual needs a Lift embedding."
+                )
 
     def observe(self, X: Any, assessment: Assessment) -> DriftUpdate:
         """Add the next rows with their features, for `compare_columns`; needs `reference`.
@@ -194,11 +242,10 @@ class DriftMonitor:
                 f"observe needs an Assessment. Got {type(assessment).__name__}. Pass model.assess(X), or call "
                 "update(uncertainty)."
             )
-        residual = assessment.anchor_residual if len(self._games) > 1 else None
         with restore_on_error(window):
             window.add(X)
             check_same_length(X, assessment.uncertainty)
-            return self.update(assessment.uncertainty, anchor_residual=residual)
+            return self.update(assessment)
 
     def compare_columns(self) -> list[ColumnChange]:
         """Compare the last `window` rows that were observed with the reference; the column that moved most is first.
@@ -222,11 +269,11 @@ class DriftMonitor:
 
     def reset(self) -> None:
         """Start again, as if no row had been seen. After a lasting drift, calibrate the model again instead."""
-        for game in self._games:
+        for game in self._games.values():
             game.reset()
         if self._window is not None:
             self._window.reset()
-        self.alarmed_at = None
+        self.alarmed_at = self.alarmed_by = None
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to continue later, as plain values that JSON can hold; its size does not grow."""
@@ -234,7 +281,8 @@ class DriftMonitor:
             "format": _FORMAT,
             "alpha": self.alpha,
             "alarmed_at": self.alarmed_at,
-            "games": [game.state() for game in self._games],
+            "alarmed_by": self.alarmed_by,
+            "games": {name: game.state() for name, game in self._games.items()},
             "window": None if self._window is None else self._window.state(),
         }
 
@@ -242,14 +290,17 @@ class DriftMonitor:
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Make a monitor that continues, to the last bit, where `state` was called."""
         got: object = state.get("format") if isinstance(state, dict) else state  # type: ignore[reportUnnecessaryIsInstance]
-        if got != _FORMAT:
+        if got not in (_FORMAT, _FORMER_FORMAT):
             raise InvalidInputError(
                 f"Expected a state of the format {_FORMAT!r}. Got {got!r}. Pass what DriftMonitor.state() returned."
             )
         monitor = cls.__new__(cls)
         try:
             monitor.alpha, monitor.alarmed_at = float(state["alpha"]), state["alarmed_at"]
-            monitor._games = [Evidence.from_state(game) for game in state["games"]]
+            games, monitor.alarmed_by = _read_games(state)
+            monitor._games = {name: Evidence.from_state(games[name]) for name in SCORES if name in games}
+            if "uncertainty" not in games or len(monitor._games) < len(games):
+                raise InvalidInputError(f"it has games on {', '.join(games)}")
             monitor._window = None if state["window"] is None else Window.from_state(state["window"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(
@@ -266,11 +317,27 @@ class DriftMonitor:
         return self._window
 
 
-def _find_scores(source: Any) -> Any:
-    """Return the uncertainties of a calibrated model or of a calibration, or the scores themselves."""
+# What an argument of DriftMonitor, or a part of its calibration, is compared with.
+_ARGUMENTS = {"calibration": "uncertainty", "missed": "missed", "anchor_residuals": "anchor_residual"}
+
+
+def _find_scores(source: Any) -> dict[str, Any]:
+    """Return the scores of a calibrated model or of a calibration, by the names in errors; none of plain scores."""
     if isinstance(source, CalibrationSource):  # a model, which also knows whether it was changed since
         source = source._require_calibration("DriftMonitor")
-    return source.uncertainty if isinstance(source, Calibration) else source
+    if not isinstance(source, Calibration):
+        return {}
+    novelty = {} if source.missed is None else {"missed": source.missed}
+    return {"calibration": source.uncertainty, **novelty}
+
+
+def _read_games(state: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return the states of the games by name, and the score that raised the alarm, if that is known."""
+    if state["format"] == _FORMAT:
+        return dict(state["games"]), state["alarmed_by"]
+    games: dict[str, Any] = dict(zip(("uncertainty", "anchor_residual"), state["games"], strict=False))
+    is_known = state["alarmed_at"] is not None and len(games) == 1
+    return games, "uncertainty" if is_known else None
 
 
 def _check_scores(name: str, values: Any, *, finite: bool = False) -> Floats:

@@ -1,7 +1,7 @@
 """Arrays that are not computed but recorded: a function of arrays that is called with them becomes part of a graph.
 
-`geometry`, `scores` and the embeddings are written for any library of the array API. A `GraphArray` has as much of that
-API as they use, so the graph is made by the very functions that the models call.
+`geometry`, `scores`, the embeddings and the frames are written for any library of the array API. A `GraphArray` has as
+much of that API as they use, so the graph is made by the very functions that the models call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from onsphere.export.graph_builder import GraphBuilder
 
-__all__ = ["ROWS", "GraphArray", "concat", "hide_infinite_rows"]
+__all__ = ["ROWS", "GraphArray", "concat", "hide_infinite_rows", "hide_lost_rows"]
 
 ROWS = -1  # in a shape: the number of rows
 
@@ -152,8 +152,17 @@ def hide_infinite_rows(x: GraphArray, results: GraphArray) -> GraphArray:
     return _Namespace.where(infinite == 1.0, np.nan, results)
 
 
+def hide_lost_rows(table: GraphArray, results: GraphArray) -> GraphArray:
+    """Replace results by NaN for rows for which a backbone predicted NaN: it had nothing to say about them."""
+    lost = _Namespace.isnan(table).cast(np.float64).reduce("ReduceMax", axis=1, keepdims=results.ndim > 1)
+    return _Namespace.where(lost == 1.0, np.nan, results)
+
+
 class _Namespace:
-    """The functions of the array API that `geometry`, `scores` and the embeddings call."""
+    """The functions of the array API that `geometry`, `scores`, the embeddings and the frames call.
+
+    What does not depend on the rows stays an array of numpy until it meets one of the graph.
+    """
 
     finfo = staticmethod(np.finfo)
     concat = staticmethod(concat)
@@ -161,6 +170,9 @@ class _Namespace:
     sqrt = staticmethod(partial(GraphArray.apply, kind="Sqrt"))
     exp = staticmethod(partial(GraphArray.apply, kind="Exp"))
     log = staticmethod(partial(GraphArray.apply, kind="Log"))
+    round = staticmethod(partial(GraphArray.apply, kind="Round"))
+    isnan = staticmethod(partial(GraphArray.apply, kind="IsNaN", dtype=_BOOL))
+    astype = staticmethod(GraphArray.cast)
     max = staticmethod(partial(GraphArray.reduce, kind="ReduceMax"))
     sum = staticmethod(partial(GraphArray.reduce, kind="ReduceSum"))
     mean = staticmethod(partial(GraphArray.reduce, kind="ReduceMean"))
@@ -170,17 +182,22 @@ class _Namespace:
         return np.asarray(values, dtype=dtype)
 
     @staticmethod
-    def where(condition: GraphArray, x: Any, y: Any) -> GraphArray:
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        if isinstance(condition, np.ndarray):
+            return np.where(condition, x, y)
         first, second = condition.to_array(x), condition.to_array(y)
         shape = _broadcast(condition.shape, _broadcast(first.shape, second.shape))
         return condition.apply("Where", first, second, shape=shape, dtype=first.dtype)
 
     @staticmethod
-    def clip(x: GraphArray, smallest: float, largest: None) -> GraphArray:
-        return x.combine("Max", smallest)
+    def clip(x: GraphArray, smallest: float, largest: float | None) -> GraphArray:
+        above = x.combine("Max", smallest)
+        return above if largest is None else above.combine("Min", largest)
 
     @staticmethod
-    def full_like(x: GraphArray, value: float) -> GraphArray:
+    def full_like(x: Any, value: float) -> Any:
+        if isinstance(x, np.ndarray):
+            return np.full_like(x, value)
         size = x.apply("Shape", shape=(x.ndim,), dtype=np.int64)
         return size.apply("ConstantOfShape", shape=x.shape, dtype=_FLOAT, value=np.array([value], dtype=_FLOAT))
 

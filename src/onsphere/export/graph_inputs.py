@@ -63,7 +63,8 @@ def _encode_column(encoder: TableEncoder, column: Column, x: GraphArray) -> list
                     f"column {column.name}. Read it as missing (NaN) before the model is fitted."
                 )
             known = [*levels, ""] if column.name in encoder._missing_seen else levels
-            return [(x == np.array([known], dtype=object)).cast(np.float64)]
+            shown = (x == np.array([known], dtype=object)).cast(np.float64)
+            return [shown, 1.0 - shown.reduce("ReduceSum", axis=-1, keepdims=True)] if encoder._has_other else [shown]
         case "date":
             return _encode_dates(x)
         case _:

@@ -1,38 +1,54 @@
 """From a fitted model to all outputs of its graph.
 
-Decoding, sigma and scores are computed by the library's own functions, called with arrays of the graph. This file has
-what they leave to numpy: probabilities, sets, confidence and the decision. It is the only one that reads the parts of
-a fitted model.
+Decoding, sigma, scores and frames are computed by the library's own functions, called with arrays of the graph. This
+file has what they leave to numpy: probabilities, sets, confidence and the decision. It is the only one that reads the
+parts of a fitted model.
 """
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import check_fitted
+from onsphere._internal.validation import Floats, check_fitted
 from onsphere.calibration import ClassCalibration, RegressionCalibration, conformal_quantile
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export.backbone_graphs import convert_steps, list_steps
-from onsphere.export.graph_arrays import ROWS, GraphArray, hide_infinite_rows
+from onsphere.export.graph_arrays import ROWS, GraphArray, hide_infinite_rows, hide_lost_rows
 from onsphere.export.graph_builder import GraphBuilder
 from onsphere.export.graph_inputs import Inputs, add_column_inputs, add_table_input
 from onsphere.export.tree_graphs import look_up_steps
 from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.models.backbone import split_columns
+from onsphere.models.base import REASONS
+from onsphere.models.classifier import mix_evenly
+from onsphere.models.frames import Measured
 from onsphere.models.frozen import FrozenHead
+from onsphere.models.frozen.blocks import take_last_block
 from onsphere.models.frozen.ridge import Head, Kernel
-from onsphere.models.frozen.sums import LARGEST_OUTPUT
+from onsphere.models.frozen.sums import LARGEST_OUTPUT, Solution
 from onsphere.models.frozen.targets import NumberTarget
-from onsphere.models.regressor import SIGMA_FLOOR
-from onsphere.sphere import geometry
+from onsphere.models.noise import SIGMA_FLOOR
+from onsphere.sphere import geometry, scores
 from onsphere.table.encoder import TableEncoder
 
-__all__ = ["OUTPUTS", "check_exportable", "compute_half_widths", "convert_model", "project_to_simplex"]
+__all__ = [
+    "check_exportable",
+    "compute_half_widths",
+    "convert_model",
+    "list_outputs",
+    "project_to_simplex",
+]
 
-OUTPUTS = ("value", "label", "probabilities", "uncertainty", "sigma", "lower", "upper", "set", "confidence", "accepted")
+_OUTPUTS = (
+    *("value", "label", "probabilities", "uncertainty", "sigma", "noise", "novelty", "novelty_p_value", "missed"),
+    *("lower", "upper", "set", "confidence", "accepted", "reason"),
+)
+_OF_FRAMES = ("noise", "novelty", "novelty_p_value", "missed", "reason")
 
 Outputs = dict[str, GraphArray]
 
@@ -46,43 +62,76 @@ def check_exportable(model: Any) -> None:
     check_fitted(model, "estimator_")
 
 
+def list_outputs(model: Any) -> tuple[str, ...]:
+    """Return the names that the outputs of a model may have, in their order."""
+    return tuple(name for name in _OUTPUTS if model._frames is not None or name not in _OF_FRAMES)
+
+
 def convert_model(graph: GraphBuilder, model: Any, coverage: float) -> tuple[Outputs, Inputs]:
     """Add a model to a graph, and return its outputs by name and the description of its inputs."""
-    steps = [] if isinstance(model, FrozenHead) else list_steps(model.estimator_)
-    if steps and isinstance(steps[0], TableEncoder):
-        x, inputs = add_column_inputs(graph, steps.pop(0))
+    first, steps = ([], []) if isinstance(model, FrozenHead) else _split_steps(model)
+    if first and isinstance(first[0], TableEncoder):
+        x, inputs = add_column_inputs(graph, first.pop(0))
     else:
         x, inputs = add_table_input(graph, model.n_features_in_, getattr(model, "feature_names_in_", None))
     if isinstance(model, FrozenHead):
         outputs = _convert_frozen(model, x, coverage)
     else:
-        columns = split_columns(hide_infinite_rows(x, convert_steps(steps, x)), **model._layout)  # type: ignore
-        if isinstance(model, HCMRegressor):
-            sigma: Any = model.embedding_.sigma(columns)
-            value: Any = model.embedding_.decode(columns, decoder=model.decoder)
-            outputs = _convert_numbers(model, value, sigma, model._compute_uncertainty(columns, sigma), coverage)
-        else:
-            outputs = _convert_classes(model, columns.direction, model._compute_uncertainty(columns), coverage)
+        numbers = convert_steps(first, x)
+        table = hide_infinite_rows(x, convert_steps(steps, numbers))
+        convert = _convert_regressor if isinstance(model, HCMRegressor) else _convert_classifier
+        outputs = convert(model, numbers, table, coverage)
     if model.calibration_ is not None:
         calibration = model._require_calibration("export_onnx")
-        outputs["confidence"] = _convert_confidence(calibration, outputs["uncertainty"])
-        if model.threshold_ is not None:
-            outputs["accepted"] = outputs["uncertainty"] <= model.threshold_
+        outputs["confidence"] = _rank(outputs["uncertainty"], calibration.uncertainty)
+        if "missed" in outputs and calibration.missed is not None:
+            outputs["novelty_p_value"] = _rank(outputs["missed"], calibration.missed)
+        outputs |= _decide(model, outputs["uncertainty"], outputs.get("missed"))
     return outputs, inputs
+
+
+def _split_steps(model: Any) -> tuple[list[Any], list[Any]]:
+    """Return the steps of a backbone that make the numbers which frames see, and those after them."""
+    backbone, n_steps = model.estimator_, 0 if model._frames is None else model._frames.n_steps
+    first = list_steps(backbone[:n_steps]) if n_steps else []
+    steps = list_steps(backbone[n_steps:] if n_steps else backbone)
+    if not first and isinstance(steps[0], TableEncoder):  # which leaves numbers as they are
+        first = [steps.pop(0)]
+    return first, steps
 
 
 # --- numbers ---
 
 
-def _convert_numbers(model: Any, value: GraphArray, sigma: GraphArray, uncertainty: Any, coverage: float) -> Outputs:
-    def shape_like_target(columns: GraphArray) -> GraphArray:
-        return columns[:, 0] if model._target_is_flat else columns
+def _convert_regressor(model: Any, numbers: GraphArray, table: Any, coverage: float) -> Outputs:
+    columns: Any = split_columns(table, **model._layout)
+    sigma: Any = model.embedding_.sigma(columns)
+    value: Any = model.embedding_.decode(columns, decoder=model.decoder)
+    measured: Any = model._measure(numbers, value, sigma, predict=lambda trees, rows: convert_steps([trees], rows))
+    if model._frames is not None:
+        measured = Measured(*(None if part is None else hide_lost_rows(table, part) for part in measured))
+    uncertainty = model._compute_uncertainty(columns, sigma, measured.sigma)
+    return _convert_numbers(model, value, measured, uncertainty, coverage)
 
-    outputs = {"value": shape_like_target(value), "uncertainty": uncertainty, "sigma": shape_like_target(sigma)}
+
+def _convert_numbers(model: Any, value: GraphArray, measured: Any, uncertainty: Any, coverage: float) -> Outputs:
+    outputs = {"value": _shape_like_target(model, value), "uncertainty": uncertainty}
+    outputs["sigma"] = _shape_like_target(model, measured.sigma)
     if model.calibration_ is not None:
-        half = (sigma + SIGMA_FLOOR * model.spread_) * compute_half_widths(model.calibration_, coverage)
-        outputs |= {"lower": shape_like_target(value - half), "upper": shape_like_target(value + half)}
-    return outputs
+        half = (measured.sigma + SIGMA_FLOOR * model.spread_) * compute_half_widths(model.calibration_, coverage)
+        outputs["lower"] = _shape_like_target(model, value - half)
+        outputs["upper"] = _shape_like_target(model, value + half)
+    if model._frames is not None:
+        outputs["noise"] = _shape_like_target(model, measured.noise)
+    return outputs | _name_novelty(measured.novelty, measured.missed)
+
+
+def _shape_like_target(model: Any, columns: GraphArray) -> GraphArray:
+    return columns[:, 0] if model._target_is_flat else columns
+
+
+def _name_novelty(novelty: GraphArray | None, missed: GraphArray | None) -> Outputs:
+    return {} if novelty is None or missed is None else {"novelty": novelty, "missed": missed}
 
 
 def compute_half_widths(calibration: RegressionCalibration, coverage: float) -> Any:
@@ -94,15 +143,26 @@ def compute_half_widths(calibration: RegressionCalibration, coverage: float) -> 
 # --- classes ---
 
 
-def _convert_classes(model: Any, direction: Any, uncertainty: Any, coverage: float) -> Outputs:
-    probabilities = project_to_simplex(direction)
+def _convert_classifier(model: Any, numbers: GraphArray, table: Any, coverage: float) -> Outputs:
+    columns: Any = split_columns(table, **model._layout)
+    found: Any = (None, None) if model._frames is None else model._frames.measure_novelty(numbers)
+    novelty, missed = (None if part is None else hide_lost_rows(table, part) for part in found)
+    uncertainty = model._compute_uncertainty(columns, novelty)
+    return _convert_classes(model, columns, uncertainty, novelty, missed, coverage)
+
+
+def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, missed: Any, coverage: float) -> Outputs:
+    direction = columns.direction
+    probabilities: Any = mix_evenly(project_to_simplex(direction), novelty)
     index = direction.apply("ArgMax", shape=(ROWS,), dtype=np.int64, axis=1, keepdims=0)
     labels = direction.to_array(_convert_labels(model.classes_))
     label = labels.apply("Gather", index, shape=(ROWS,), axis=0)
     outputs = {"label": label, "probabilities": probabilities, "uncertainty": uncertainty}
     if model.calibration_ is not None:
         outputs["set"] = _convert_sets(probabilities, model.calibration_, coverage)
-    return outputs
+    if model._frames is not None:
+        outputs["noise"] = scores.signed(columns).combine("Max", 0.0)
+    return outputs | _name_novelty(novelty, missed)
 
 
 def _convert_labels(classes: NDArray[Any]) -> NDArray[Any]:
@@ -155,28 +215,51 @@ def _cumulate(x: GraphArray) -> GraphArray:
 def _convert_frozen(model: FrozenHead, x: GraphArray, coverage: float) -> Outputs:
     solution, target = model._solve(), model.target_
     xp = x.__array_namespace__()
-    tables: dict[str, Any] = {name: _convert_head(head, x) for name, head in solution.heads.items()}
+    last: Any = take_last_block(x, solution.widths)
+    tables: dict[str, Any] = {name: _convert_head(head, last) for name, head in solution.heads.items()}
     # A head whose prediction is too large for floats has no prediction, and its score is infinite.
     lost = {
         name: (abs(table) < LARGEST_OUTPUT).cast(np.float64).reduce("ReduceMin", axis=1, keepdims=True) == 0.0
         for name, table in tables.items()
     }
-    scores: list[GraphArray] = []
+    is_numeric = isinstance(target, NumberTarget)
+
+    def read() -> tuple[Any, Any, Measured]:
+        """Return what the best head predicts, its value (None for classes) and the parts of the uncertainty."""
+        empty = np.nan if is_numeric else 0.0  # without a direction, all classes are equally likely
+        columns: Any = target.read_table(xp.where(lost[solution.value_head], empty, tables[solution.value_head]))
+        return columns, *_measure_frozen(target, solution, x, columns)
+
+    # With frames the shortfall is a score like those of the heads, so it comes before them.
+    found = None if solution.frames is None else read()
+    missed: Any = None if found is None else found[2].missed
+    is_scaled = len(tables) > 1 or missed is not None
+    parts: list[Any] = []
     for name, table in tables.items():
         score = target.score(target.read_table(table), solution.reach[name])
         known: GraphArray = xp.where(lost[name][:, 0], np.inf, score)
-        scores.append(known if len(tables) == 1 else (known - solution.center[name]) / solution.spread[name])
-    uncertainty = scores[0]
-    for score in scores[1:]:
-        uncertainty = uncertainty + score
-    is_numeric = isinstance(target, NumberTarget)
-    empty = np.nan if is_numeric else 0.0  # without a direction, all classes are equally likely
-    columns: Any = target.read_table(xp.where(lost[solution.value_head], empty, tables[solution.value_head]))
-    if not is_numeric:
-        return _convert_classes(model, columns.direction, uncertainty, coverage)
-    value: Any = target.embedding.decode(columns, decoder="mean")
-    sigma: Any = target.embedding.sigma(columns)
-    return _convert_numbers(model, value, sigma, uncertainty, coverage)
+        parts.append((known - solution.center[name]) / solution.spread[name] if is_scaled else known)
+    if missed is not None:
+        parts.append(xp.clip((missed - solution.center["input"]) / solution.spread["input"], 0.0, None))
+    uncertainty = reduce(operator.add, parts)
+    columns, value, measured = read() if found is None else found
+    if is_numeric:
+        return _convert_numbers(model, value, measured, uncertainty, coverage)
+    return _convert_classes(model, columns, uncertainty, measured.novelty, missed, coverage)
+
+
+def _measure_frozen(target: Any, solution: Solution, x: GraphArray, columns: Any) -> tuple[Any, Measured]:
+    """Return value and parts of the uncertainty; for classes None as value, noise and sigma."""
+    frames = solution.frames
+    if not isinstance(target, NumberTarget):
+        novelty, missed = (None, None) if frames is None else frames.measure_novelty(solution.place(x))
+        return None, Measured(None, None, novelty, missed)
+    embedding = target.embedding
+    value: Any = embedding.decode(columns, decoder="mean")
+    sigma: Any = embedding.sigma(columns)
+    if frames is None:
+        return value, Measured(sigma, sigma, None, None)
+    return value, frames.measure(solution.place(x), value, sigma, center=embedding.center_, spread=embedding.spread_)
 
 
 def _convert_head(head: Head, x: GraphArray) -> GraphArray:
@@ -189,11 +272,30 @@ def _convert_head(head: Head, x: GraphArray) -> GraphArray:
     return columns @ head.weights + head.intercept
 
 
-# --- confidence ---
+# --- ranks and decisions ---
 
 
-def _convert_confidence(calibration: Any, uncertainty: GraphArray) -> GraphArray:
-    steps, counts = np.unique(calibration.uncertainty, return_counts=True)
+def _rank(values: GraphArray, held_out: Floats) -> GraphArray:
+    """Return the share of held-out rows (counting the row itself) that have at least this value, (n,)."""
+    steps, counts = np.unique(held_out, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
-    n_rows = len(calibration)
-    return look_up_steps(uncertainty[:, None], steps, (1.0 + n_rows - below) / (1.0 + n_rows))[:, 0]
+    n_rows = len(held_out)
+    return look_up_steps(values[:, None], steps, (1.0 + n_rows - below) / (1.0 + n_rows))[:, 0]
+
+
+def _decide(model: Any, uncertainty: GraphArray, missed: GraphArray | None) -> Outputs:
+    """Return which rows are accepted and, for a model with an input frame, why the others are not."""
+    passed: list[tuple[float, GraphArray]] = []  # and the codes of those that do not pass
+    if model.threshold_ is not None:
+        passed.append((1.0, uncertainty <= model.threshold_))
+        if missed is None:
+            return {"accepted": passed[0][1]}
+    if missed is not None and model.novelty_threshold_ is not None:
+        passed.append((2.0, missed <= model.novelty_threshold_))
+    if not passed:
+        return {}
+    codes = [(1.0 - is_passed.cast(np.float64)) * code for code, is_passed in passed]
+    code: Any = sum(codes[1:], codes[0])
+    texts = code.to_array(REASONS.astype(object))
+    reason = texts.apply("Gather", code.cast(np.int64), shape=(ROWS,), axis=0)
+    return {"accepted": code == 0.0, "reason": reason}

@@ -14,11 +14,11 @@ import numpy as np
 
 from onsphere import persistence
 from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.validation import check_number, is_number
+from onsphere._internal.validation import Floats, check_number, is_number
 from onsphere.errors import InvalidInputError
 from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.export.graph_inputs import draw_rows
-from onsphere.export.model_graphs import OUTPUTS, check_exportable, convert_model
+from onsphere.export.model_graphs import check_exportable, convert_model, list_outputs
 from onsphere.export.parity import DRAWN, GIVEN, Parity, compare_answers
 from onsphere.table.columns import parse_column
 
@@ -27,6 +27,7 @@ __all__ = ["N_SCORES", "export_onnx", "list_calibration_scores", "open_graph"]
 N_SCORES = 100_000  # calibration scores in a graph, at most: two megabytes of text
 
 _KEY = "onsphere"
+_SCORES = ("calibration", "calibration_missed")  # in the metadata; older files do not have them
 
 
 def export_onnx(
@@ -36,9 +37,11 @@ def export_onnx(
 
     The file runs in any onnxruntime since 1.20, without onsphere. Its outputs are value, uncertainty and sigma (for
     classes label, probabilities and uncertainty); with a calibration lower and upper (for classes set) and confidence;
-    with a threshold accepted. Its input is one table "X" of float64, or for a model of `fit_table` each column of the
-    table, of shape (n, 1): numbers and booleans as float64 with NaN for missing, categories as text with "" for
-    missing, dates as seconds since 1970 in float64. The metadata under "onsphere" hold all this in JSON.
+    with a threshold accepted. A model with frames has noise, novelty and the shortfall behind it (missed) too, with a
+    calibration novelty_p_value, and with a threshold reason, a text as in `Assessment`. The input is one table "X" of
+    float64, or for a model of `fit_table` each column of the table, of shape (n, 1): numbers and booleans as float64
+    with NaN for missing, categories as text with "" for missing, dates as seconds since 1970 in float64. The metadata
+    under "onsphere" hold all this in JSON.
 
     Nothing is written unless the graph answers as the model does, on the rows X or on drawn ones.
 
@@ -76,9 +79,9 @@ def export_onnx(
     """
     check_exportable(model)
     check_number("export_onnx", "coverage", coverage, above=0, below=1)
-    graph = GraphBuilder(OUTPUTS)
+    graph = GraphBuilder(list_outputs(model))
     outputs, inputs = convert_model(graph, model, coverage)
-    names = [name for name in OUTPUTS if name in outputs]
+    names = [name for name in list_outputs(model) if name in outputs]
     for name in names:
         graph.add_output(name, outputs[name].name, outputs[name].dtype, list(outputs[name].shape[1:]))
     metadata: dict[str, Any] = {
@@ -86,7 +89,7 @@ def export_onnx(
         "coverage": coverage,
         "inputs": inputs,
         "outputs": names,
-        "calibration": list_calibration_scores(model),
+        **list_calibration_scores(model),
     }
     persistence.to_json(metadata)  # fails before the comparison, which takes longer
     rows, source = (draw_rows(inputs, summary), DRAWN) if X is None else (X, GIVEN)
@@ -98,15 +101,20 @@ def export_onnx(
     return parity
 
 
-def list_calibration_scores(model: Any) -> list[float] | None:
-    """Return the uncertainties of the calibration rows, sorted, for a drift alarm.
+def list_calibration_scores(model: Any) -> dict[str, list[float] | None]:
+    """Return the uncertainties and the shortfalls of the calibration rows, each sorted, for a drift alarm.
 
     If there are more than N_SCORES, that many are drawn at random: new rows are exchangeable with these as with all, so
     the promise of the alarm stays exact. It would not with scores picked by rank.
     """
-    if model.calibration_ is None:
-        return None
-    scores = model.calibration_.uncertainty
+    rows = model.calibration_
+    scores = (None, None) if rows is None else (rows.uncertainty, rows.missed)
+    return {
+        name: None if values is None else _draw_scores(values) for name, values in zip(_SCORES, scores, strict=True)
+    }
+
+
+def _draw_scores(scores: Floats) -> list[float]:
     if len(scores) > N_SCORES:
         scores = np.random.default_rng(0).choice(scores, N_SCORES, replace=False)
     return np.sort(scores).tolist()
@@ -119,8 +127,9 @@ def open_graph(path: str | Path) -> tuple[Any, dict[str, Any]]:
     -------
     session : onnxruntime.InferenceSession
     metadata : dict
-        manifest, coverage, inputs, outputs, parity, and calibration: the uncertainties of the calibration rows, sorted
-        (100,000 of them at random if there are more). `session.run` takes `prepare_inputs(metadata["inputs"], X)`.
+        manifest, coverage, inputs, outputs, parity, and calibration and calibration_missed: the uncertainties and (for
+        a model with an input frame) the shortfalls of the calibration rows, sorted (100,000 of them at random if there
+        are more). `session.run` takes `prepare_inputs(metadata["inputs"], X)`.
     """
     path = Path(path)
     if not path.is_file():
@@ -143,7 +152,7 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
         metadata: Any = json.loads(session.get_modelmeta().custom_metadata_map.get(_KEY) or "null")
     except (ValueError, RecursionError):
         metadata = None
-    if not (isinstance(metadata, dict) and all(name in metadata for name in _CHECKS if name != "calibration")):
+    if not (isinstance(metadata, dict) and all(name in metadata for name in _CHECKS if name not in _SCORES)):
         raise InvalidInputError(
             f"Expected a graph with the metadata of onsphere. Got {path}, an ONNX graph without them, so that its "
             "inputs and outputs are unknown. Write it with export_onnx."
@@ -192,7 +201,9 @@ def _is_manifest(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and all(name in value and is_right(value[name]) for name, is_right in _MANIFEST_CHECKS.items())
-        and value.get("calibrated_by") in (None, *persistence.CALIBRATED_BY)  # older files do not have it
+        # Older files do not have these.
+        and value.get("calibrated_by") in (None, *persistence.CALIBRATED_BY)
+        and all(value.get(name) is None or is_right(value[name]) for name, is_right in _LATER_MANIFEST_CHECKS.items())
     )
 
 
@@ -219,6 +230,11 @@ _MANIFEST_CHECKS: dict[str, Callable[[Any], bool]] = {
     "rule": lambda value: value is None or _is_text(value),
     "summary": lambda value: isinstance(value, dict),
 }
+_LATER_MANIFEST_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "frames": lambda value: _is_list(value, _is_text),
+    "novelty_threshold": is_number,
+    "novelty_rule": _is_text,
+}
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "manifest": _is_manifest,
     "coverage": lambda value: is_number(value) and 0 < value < 1,
@@ -227,7 +243,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     ),
     "outputs": lambda value: _is_list(value, _is_text),
     "parity": lambda value: isinstance(value, dict),
-    "calibration": lambda value: value is None or _is_list(value, is_number),  # older files do not have it
+    **{name: lambda value: value is None or _is_list(value, is_number) for name in _SCORES},
 }
 _FITS: dict[str, Callable[[Any, Any], bool]] = {
     "inputs": lambda session, inputs: (

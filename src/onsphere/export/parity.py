@@ -15,6 +15,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.export.backbone_graphs import compute_amplification, has_trees, uses_float32
 from onsphere.export.graph_inputs import Inputs, prepare_inputs
 from onsphere.export.model_graphs import compute_half_widths
+from onsphere.models import HCMRegressor
 from onsphere.models.frozen import FrozenHead
 
 __all__ = ["DRAWN", "GIVEN", "Parity", "compare_answers"]
@@ -25,12 +26,15 @@ DRAWN = "rows drawn column by column from the summary of each column, some value
 
 # How far two computations may differ, relative to the size of the result.
 _DOUBLE, _SINGLE = 1e-9, 1e-5
+_MISSED = 1e-9  # a shortfall, which has ten billion levels, whatever the backbone
 _AMPLIFIED = 1e-12  # times the factor by which the backbone enlarges rounding errors
 _N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees for each
 
 _FIELDS: dict[str, str] = {"label": "value", "set": "prediction_set"}  # of an Assessment, if named differently
-_CHOICES = ("label", "set", "accepted")
-_SCORES_WITH_UNIT = ("distance", "anchored", "sigma", "linear", "quadratic", "kernel")  # that of the target
+_CHOICES = ("label", "set", "accepted", "reason")
+_SHARES = ("confidence", "novelty_p_value")  # of calibration rows
+_OF_NOISE = ("noise", "sigma", "uncertainty", "lower", "upper", "confidence", "accepted", "reason")
+_SCORES_WITH_UNIT = ("total", "distance", "anchored", "sigma", "linear", "quadratic", "kernel")  # that of the target
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,10 @@ class Parity:
     tolerance : dict of str to float
         The largest relative difference that is allowed; a graph that exceeds it on these rows is rejected.
     n_flag_differs : int
-        Rows that only one of the two accepts; all of them have an uncertainty within the tolerance of the threshold.
+        Rows that only one of the two accepts; all of them are within the tolerance of a threshold.
+    n_leaf_differs : int
+        Rows whose noise comes from other leaves; all of them are within the tolerance of a node's threshold. Their
+        noise, sigma and interval, and what follows from them, are not in `relative`.
     explanation : str
         Where differences come from.
     """
@@ -61,6 +68,7 @@ class Parity:
     relative: dict[str, float]
     tolerance: dict[str, float]
     n_flag_differs: int
+    n_leaf_differs: int
     explanation: str
 
     def __str__(self) -> str:
@@ -83,28 +91,66 @@ def compare_answers(
     rounding = _SINGLE if uses_float32(backbone) else max(_DOUBLE, _AMPLIFIED * compute_amplification(backbone))
     bounds = _Bounds(model, expected, ours.direction_norm, rounding, coverage)
     largest, relative, tolerance = dict[str, float](), dict[str, float](), dict[str, float]()
+    other_leaves: set[int] = set()
     for name, answer in theirs.items():
+        difference = np.zeros(len(ours))
         if name in _CHOICES:
             differs = _find_differing_rows(expected[name], answer)
             largest[name] = float(differs.sum())
             unexplained = differs & ~bounds.find_close_calls(name)
-        elif name == "confidence":
+        elif name in _SHARES:
             largest[name] = float(np.abs(expected[name] - answer).max())
-            unexplained = ~bounds.allows_confidence(answer)
+            unexplained = ~bounds.allows_share(name, answer)
         else:
             difference = _subtract(expected[name], answer)
             largest[name] = float(difference.max())
-            difference = difference / bounds.get_size(name)
-            relative[name], tolerance[name] = float(difference.max()), bounds.get_tolerance(name)
-            unexplained = np.any(_to_columns(difference) > tolerance[name], axis=1)
+            difference = np.max(_to_columns(difference / bounds.get_size(name)), axis=1)
+            tolerance[name] = bounds.get_tolerance(name)
+            unexplained = difference > tolerance[name]
+        if name in _OF_NOISE and unexplained.any():
+            rows = _find_tied_leaves(model, X, np.flatnonzero(unexplained), rounding)
+            other_leaves.update(rows.tolist())
+            unexplained[rows], difference[rows] = False, 0.0
+        if name in tolerance:
+            relative[name] = float(difference.max())
         if unexplained.any():
             raise InvalidInputError(
                 f"Expected a graph that answers as the model does. Got another {name} in {int(unexplained.sum())} of "
                 f"{len(ours)} row(s), beyond what rounding explains (largest difference {largest[name]:.3g}). Nothing "
                 "was written; please export another backbone, and report this one."
             )
-    n_flags = int(largest.get("accepted", 0))
-    return Parity(len(ours), source, largest, relative, tolerance, n_flags, _explain(backbone, rounding))
+    n_flags, n_leaves = int(largest.get("accepted", 0)), len(other_leaves)
+    return Parity(len(ours), source, largest, relative, tolerance, n_flags, n_leaves, _explain(model, rounding))
+
+
+def _get_error_trees(model: Any) -> Any:
+    """Return the error frame of a model whose noise trees predict, None for others."""
+    error = model._frames.error if isinstance(model, HCMRegressor) and model._frames is not None else None
+    return None if error is None or error.trees is None else error
+
+
+def _find_tied_leaves(model: Any, X: Any, rows: NDArray[np.intp], rounding: float) -> NDArray[np.intp]:
+    """Return those of the rows for which rounding decides between two leaves in the trees of the error frame."""
+    error = _get_error_trees(model)
+    if error is None:
+        return rows[:0]
+    numbers, outputs = model._predict_outputs(_safe_indexing(X, rows))
+    value, sigma = model.embedding_.decode(outputs, decoder=model.decoder), model.embedding_.sigma(outputs)
+    missed = model._frames.measure_novelty(numbers)[1]
+    size = np.abs(value) + error.unit
+    # The square of sigma is off by ε, so sigma itself by ε/σ.
+    nudges = {"value": rounding * size, "sigma": rounding * size**2 / np.maximum(sigma, rounding**0.5 * size)}
+    leaves = error.trees.apply(error.join_inputs(numbers, value, sigma, missed))
+    tied = np.zeros(len(rows), dtype=np.bool_)
+    for name, nudge in nudges.items():
+        for output in range(value.shape[1]):
+            for sign in (-1.0, 1.0):
+                moved = {"value": value.copy(), "sigma": sigma.copy()}
+                moved[name][:, output] += sign * nudge[:, output]
+                moved["sigma"] = np.maximum(moved["sigma"], 0.0)
+                inputs = error.join_inputs(numbers, moved["value"], moved["sigma"], missed)
+                tied |= np.any(error.trees.apply(inputs) != leaves, axis=1)
+    return rows[tied]
 
 
 def _run(session: Any, inputs: Inputs, X: Any, n_rows: int) -> dict[str, NDArray[Any]]:
@@ -139,26 +185,44 @@ class _Bounds:
     def __init__(self, model: Any, answers: dict[str, Any], length: Any, rounding: float, coverage: float) -> None:
         self._model, self._answers, self._rounding, self._coverage = model, answers, rounding, coverage
         # The size of an ordinary answer: the spread of the target, or for classes a direction of length 1.
-        spread = model.spread_ if "value" in answers else np.ones(1)
+        self._is_numeric = "value" in answers
+        spread = model.spread_ if self._is_numeric else np.ones(1)
         self._ordinary = np.where(spread == 0, 1.0, spread)
         self._length = np.maximum(np.nan_to_num(length, nan=1.0), 1.0)
-        self._score: str = model.kind if isinstance(model, FrozenHead) else model.uncertainty_score
+        ordinary = model._get_ordinary()
+        # Where novelty sets in, it grows by so much with the shortfall.
+        self._slope = 0.0 if ordinary is None else 1.0 / (ordinary * (1.0 - ordinary))
+        self._score: str
+        if isinstance(model, FrozenHead):
+            self._score = model.kind if ordinary is None else "joint"
+            self._slope = max(self._slope, 0.0 if ordinary is None else 1.0 / model._solve().spread["input"])
+        else:
+            self._score = model.uncertainty_score
+            if self._score == "auto":
+                self._score = "distance" if model._frames is None else "total"
 
     def get_tolerance(self, name: str) -> float:
         """Return the largest relative difference; a square root turns one of ε near zero into √ε."""
-        is_root = name in ("sigma", "lower", "upper") or (name == "uncertainty" and self._score == "sigma")
-        return self._rounding**0.5 if is_root else self._rounding
+        if name == "missed":
+            return _MISSED
+        roots = ("sigma", "noise", "lower", "upper")
+        is_root = name in roots or (name == "uncertainty" and self._score in ("sigma", "total"))
+        return self._rounding**0.5 if self._is_numeric and is_root else self._rounding
 
     def get_size(self, name: str) -> Any:
         """Return what a difference is relative to, for each row (and column)."""
         answer = self._answers[name]
         with np.errstate(invalid="ignore"):
             known = np.where(np.isfinite(answer), np.abs(answer), 1.0) if answer.dtype.kind == "f" else np.ones(1)
+        if name == "missed":
+            return 1.0
+        if name == "novelty":
+            return known + self._slope
         if name == "probabilities":
-            return self._length[:, None] + known
+            return self._length[:, None] + known + self._slope
         if name == "uncertainty":
             unit = float(self._ordinary.max()) if self._score in _SCORES_WITH_UNIT else 1.0
-            return known + unit * self._length
+            return known + unit * (self._length + self._slope)
         ordinary = self._ordinary
         if name in ("lower", "upper"):
             ordinary = ordinary * (1.0 + compute_half_widths(self._model.calibration_, self._coverage))
@@ -166,11 +230,15 @@ class _Bounds:
 
     def find_close_calls(self, name: str) -> NDArray[np.bool_]:
         """Return the rows whose choice is too close to call."""
-        if name == "accepted":
-            distance = np.abs(self._answers["uncertainty"] - self._model.threshold_)
-            return distance <= self.get_tolerance("uncertainty") * self.get_size("uncertainty")
+        if name in ("accepted", "reason"):
+            close = np.zeros(len(self._length), dtype=np.bool_)
+            for score, limit in (("uncertainty", self._model.threshold_), ("missed", self._model.novelty_threshold_)):
+                if limit is not None:
+                    values, off = self._get_score(score)
+                    close |= np.abs(values - limit) <= off
+            return close
         probabilities = self._answers["probabilities"]
-        allowed = 4.0 * probabilities.shape[1] * self._rounding * self._length[:, None]
+        allowed = 4.0 * probabilities.shape[1] * self._rounding * (self._length + self._slope)[:, None]
         ranked = -np.sort(-probabilities, axis=1)
         tied = (ranked[:, :-1] - ranked[:, 1:] <= allowed) & (ranked[:, :-1] > allowed)
         if name == "set":
@@ -178,16 +246,25 @@ class _Bounds:
             tied |= np.any(np.abs(set_scores(probabilities) - limit) <= allowed + 2e-12, axis=1, keepdims=True)
         return np.asarray(np.any(tied, axis=1))
 
-    def allows_confidence(self, theirs: Floats) -> NDArray[np.bool_]:
-        """Return whether each confidence differs only by calibration rows that lie within the tolerance."""
-        uncertainty, confidence = self._answers["uncertainty"], self._model.calibration_.confidence
-        off = self.get_tolerance("uncertainty") * self.get_size("uncertainty")
-        least, most = confidence(uncertainty + off), confidence(uncertainty - off)
+    def allows_share(self, name: str, theirs: Floats) -> NDArray[np.bool_]:
+        """Return whether each share differs only by calibration rows that lie within the tolerance."""
+        calibration = self._model.calibration_
+        is_novelty = name == "novelty_p_value"
+        share = calibration.novelty_p_value if is_novelty else calibration.confidence
+        values, off = self._get_score("missed" if is_novelty else "uncertainty")
+        least, most = share(values + off), share(values - off)
         return (theirs >= least - 1e-12) & (theirs <= most + 1e-12)
 
+    def _get_score(self, name: str) -> tuple[Any, Any]:
+        """Return what is compared with calibration rows and thresholds, and how far it may be off."""
+        if name == "missed":
+            return self._answers[name], self.get_tolerance(name)  # it is at most 1
+        return self._answers[name], self.get_tolerance(name) * self.get_size(name)
 
-def _explain(backbone: Any, rounding: float) -> str:
+
+def _explain(model: Any, rounding: float) -> str:
     parts: list[str] = []
+    backbone = model.estimator_
     if has_trees(backbone):
         parts.append(
             "Trees send every row to the same leaf: where scikit-learn rounds features to float32 (forests), so does "
@@ -198,6 +275,8 @@ def _explain(backbone: Any, rounding: float) -> str:
         enlarged = f"{compute_amplification(backbone):,.0f} times"
         source += f", which a kernel whose landmarks nearly coincide enlarges up to {enlarged}"
     parts.append(f"{source}: differences of up to {rounding:g} of an answer's size count as rounding.")
+    if _get_error_trees(model) is not None:
+        parts.append("Trees turn the prediction into noise: one that close to a node's threshold may go the other way.")
     parts.append(
         f"Near zero a root makes that up to {rounding**0.5:.1g} for sigma, lower and upper. Confidence and decisions "
         "can differ only for rows whose uncertainty is that close to a calibration row or to the threshold."

@@ -18,16 +18,22 @@ from onsphere._internal.validation import (
     check_fitted,
     check_rows,
     check_takes_weights,
+    has_only_numbers,
+    is_frame,
     make_random_state,
+    missing_frame_error,
     wrap_backbone_errors,
 )
-from onsphere.errors import InvalidTypeError
+from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
     "BackboneModel",
+    "encode_rows",
+    "find_table",
     "fit_backbone",
     "get_input_tags",
+    "get_learner",
     "join_columns",
     "make_default_backbone",
     "predict_columns",
@@ -129,6 +135,55 @@ def _get_last_step(backbone: Any) -> str | None:
     return backbone.steps[-1][0] if isinstance(backbone, Pipeline) else None
 
 
+def get_learner(backbone: Any) -> tuple[Any, Any]:
+    """Return the steps before the last of a fitted pipeline, None if there are none, and the last."""
+    if _get_last_step(backbone) is None:
+        return None, backbone
+    return (backbone[:-1] if len(backbone) > 1 else None), backbone[-1]
+
+
+# A sparse table with more columns than this is not made dense.
+_MOST_SPARSE_COLUMNS = 5_000
+
+
+def find_table(backbone: Any, rows: Any) -> tuple[int, Floats] | None:
+    """Return rows as a table of floats, and how many steps of the fitted backbone it takes to make them one.
+
+    None if no step does, or if the table is sparse and too wide.
+    """
+    steps = [] if _get_last_step(backbone) is None else backbone.steps[:-1]
+    for n_steps in range(len(steps) + 1):
+        numbers = _to_floats(rows)
+        if numbers is not None:
+            return n_steps, numbers
+        if n_steps < len(steps) and steps[n_steps][1] != "passthrough":
+            rows = steps[n_steps][1].transform(rows)
+    return None
+
+
+def encode_rows(backbone: Any, rows: Any, n_steps: int) -> Floats:
+    """Return rows as the table of floats that these first steps of a fitted backbone make of them."""
+    numbers = _to_floats(backbone[:n_steps].transform(rows) if n_steps else rows)
+    if numbers is None:
+        raise InvalidInputError(
+            "Expected the columns that were numbers in fit to be numbers again. Got others among them. Convert them, "
+            "or fit with frames='target', which does not look at the inputs themselves."
+        )
+    return numbers
+
+
+def _to_floats(rows: Any) -> Floats | None:
+    """Return a table as floats; None if it holds something else, or is sparse and wide."""
+    if hasattr(rows, "tocsr"):
+        return None if rows.shape[1] > _MOST_SPARSE_COLUMNS else np.asarray(rows.toarray(), dtype=np.float64)
+    if is_frame(rows) and not has_only_numbers(rows):
+        return None
+    try:
+        return np.ascontiguousarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
 def fit_backbone(
     owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any] | None
 ) -> Any:
@@ -189,12 +244,32 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
 
     estimator: Any
     estimator_: Any
+    _frames: Any
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan, tags.input_tags.sparse = get_input_tags(self.estimator)
         tags.target_tags.required = True
         return tags
+
+    def _run_backbone(self, X: Any, n_columns: int) -> tuple[Floats | None, Floats]:
+        """Return the numbers that the frames see (None without frames) and what the backbone predicts, in one pass."""
+        rows = self._check_rows(X)
+        if self._frames is None:
+            return None, predict_columns(self, self.estimator_, rows, n_columns)
+        n_steps = self._frames.n_steps
+        with wrap_backbone_errors(self, self.estimator_, "predict"):
+            numbers = encode_rows(self.estimator_, rows, n_steps)
+        if n_steps == 0:
+            return numbers, predict_columns(self, self.estimator_, rows, n_columns)
+        return numbers, predict_columns(self, self.estimator_[n_steps:], numbers, n_columns)
+
+    def _place_rows(self, X: Any) -> tuple[Any, Floats]:
+        """Return the input frame, and rows in its units."""
+        rows = self._check_rows(X)
+        if self._frames is None or self._frames.input is None:
+            raise missing_frame_error(self, "select", "input")
+        return self._frames.input, self._frames.input.place(encode_rows(self.estimator_, rows, self._frames.n_steps))
 
     def _check_rows(self, X: Any, *, fitting: bool = False) -> Any:
         if not fitting:

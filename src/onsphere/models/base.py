@@ -28,16 +28,20 @@ from onsphere._internal.validation import (
     check_same_length,
     check_sample_weight,
     check_target_given,
+    missing_frame_error,
     parameter_error,
     restore_on_error,
     wrap_errors,
 )
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
-from onsphere.decision import Rule
+from onsphere.decision import Novelty, Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
 
-__all__ = ["CalibratedModel", "Prediction"]
+__all__ = ["REASONS", "CalibratedModel", "Prediction"]
+
+# Why a row is rejected, by whether it is uncertain (1) and novel (2).
+REASONS = np.array(["", "uncertain", "novel", "uncertain and novel"])
 
 _N_FOLDS = 5  # of calibration="cv"
 _N_HASHES = 100_000  # of training rows that are kept, the smallest: a fair sample that new rows can be added to
@@ -49,6 +53,20 @@ class Prediction(Protocol):
     @property
     def uncertainty(self) -> Floats:
         """The score of each row, shape (n,); higher means less trustworthy."""
+        ...
+
+    @property
+    def novelty(self) -> Floats | None:
+        """The novelty of each row, shape (n,), in [0, 1]; None without an input frame."""
+        ...
+
+    @property
+    def missed(self) -> Floats | None:
+        """The shortfall that the novelty comes from, shape (n,)."""
+        ...
+
+    def get_noise(self, model: Any) -> Floats | None:
+        """Return how far rows alike disagree, in the shape of the y of fit; None for a model without frames."""
         ...
 
     def get_value(self, model: Any) -> NDArray[Any]:
@@ -80,12 +98,16 @@ class CalibratedModel:
         The model's predictions on held-out rows, compared with the truth.
     threshold_ : float or None
         The largest uncertainty that is accepted.
+    novelty_threshold_ : float or None
+        The largest shortfall of the landmarks that is accepted.
     """
 
     calibration: str | float | None
     random_state: int | np.random.RandomState | None
     calibration_: Calibration | None
     threshold_: float | None
+    novelty_threshold_: float | None = None
+    _novelty_rule: Novelty | None = None
 
     # Parameters that a calibration depends on.
     _calibrated_settings: ClassVar[tuple[str, ...]] = ()
@@ -130,7 +152,8 @@ class CalibratedModel:
         check_no_gradient(X=X, y=y)
         with restore_on_error(self):
             fraction = self._check_calibration()
-            self.calibration_ = self.threshold_ = self._rule = None
+            self.calibration_ = None
+            self._drop_thresholds()
             if fraction is None:
                 self._fit_and_remember(X, y, sample_weight)
                 return self
@@ -228,8 +251,8 @@ class CalibratedModel:
                     stacklevel=2,
                 )
             self._set_calibration(calibration)
-            if self._rule is not None:
-                self._fit_rule_again(self._rule)
+            if self._rule is not None or self._novelty_rule is not None:
+                self._fit_rule_again(self._rule, self._novelty_rule)
         return self
 
     def _compute_share_seen(self, X: Any, y: Any) -> float:
@@ -239,11 +262,14 @@ class CalibratedModel:
             hashes = hashes[hashes <= self._seen[-1]]
         return float(np.isin(hashes, self._seen).mean()) if len(hashes) else 0.0
 
-    def _fit_rule_again(self, rule: Rule) -> None:
+    def _drop_thresholds(self) -> None:
+        self.threshold_ = self._rule = self.novelty_threshold_ = self._novelty_rule = None
+
+    def _fit_rule_again(self, rule: Rule | None, novelty: Novelty | None) -> None:
         try:
-            self.set_threshold(rule)
+            self.set_threshold(rule, novelty=novelty)
         except InvalidInputError as error:
-            self.set_threshold(None)
+            self._drop_thresholds()
             warnings.warn(
                 f"The threshold was dropped, because its rule does not fit the new calibration: {error}",
                 OnsphereWarning,
@@ -292,6 +318,14 @@ class CalibratedModel:
         """Return the score of each row, shape (n,); higher means less trustworthy."""
         return self._predict(X).uncertainty
 
+    def predict_novelty(self, X: Any) -> Floats:
+        """Return how unlike all training rows each row is, shape (n,): 0 for 98 % of rows like them, at most 1."""
+        return _require_frame(self, "predict_novelty", "input", self._predict(X).novelty)
+
+    def predict_noise(self, X: Any) -> Floats:
+        """Return how far rows alike disagree: a standard deviation like the target, or for classes 1 − ‖d‖, (n,)."""
+        return _require_frame(self, "predict_noise", "error", self._predict(X).get_noise(self))
+
     def predict_confidence(self, X: Any, *, normalization: str = "quantile") -> Floats:
         """Return a number in [0, 1] for each row that falls with its uncertainty; see `Calibration.confidence`.
 
@@ -308,40 +342,52 @@ class CalibratedModel:
         calibration = self._require_calibration("predict_expected_error")
         return calibration.expected_error(self.predict_uncertainty(X))
 
-    def set_threshold(self, rule: Rule | Any) -> Self:
+    def set_threshold(self, rule: Rule | Any, *, novelty: Novelty | Any = None) -> Self:
         """Decide from now on by this rule, fitted on the calibration rows; see `onsphere.decision`.
 
         Parameters
         ----------
-        rule : Tolerance, AcceptShare, MaxErrorRate or FalseAlarm; None removes the threshold
+        rule : Tolerance, AcceptShare, MaxErrorRate or FalseAlarm; None for no limit on the uncertainty
+        novelty : Novelty, optional
+            A second condition: rows that are too novel are rejected, however small their uncertainty. Without a rule
+            and without this, no row is rejected any more.
 
         Returns
         -------
         self
         """
-        if rule is None:
-            self.threshold_ = self._rule = None
+        if rule is None and novelty is None:
+            self._drop_thresholds()
             return self
         calibration = self._require_calibration("set_threshold")
-        if isinstance(rule, type) or not isinstance(rule, Rule):
+        if rule is not None and (isinstance(rule, type | Novelty) or not isinstance(rule, Rule)):
             raise InvalidTypeError(
                 f"set_threshold needs a rule with a threshold method. Got {rule!r}. "
-                "Pass for example AcceptShare(0.95) or Tolerance(2.0)."
+                "Pass for example AcceptShare(0.95) or Tolerance(2.0), and Novelty(...) as novelty=."
             )
-        self.threshold_ = rule.threshold(calibration)
-        self._rule = rule
+        if novelty is not None and not isinstance(novelty, Novelty):
+            raise InvalidTypeError(
+                f"set_threshold needs a Novelty rule as novelty=. Got {novelty!r}. Pass for example Novelty(max=0.5)."
+            )
+        limit = None if novelty is None else novelty.threshold(calibration, self._get_ordinary())
+        self.threshold_ = None if rule is None else rule.threshold(calibration)
+        self._rule, self._novelty_rule, self.novelty_threshold_ = rule, novelty, limit
         return self
+
+    def _get_ordinary(self) -> float | None:
+        """Return the shortfall up to which a row is ordinary; None without an input frame."""
+        return None
 
     def decide(self, X: Any) -> np.ma.MaskedArray[Any, Any]:
         """Return the prediction of each row, masked if the row is not accepted; needs `set_threshold`."""
         self._require_calibration("decide")
-        if self.threshold_ is None:
+        if self.threshold_ is None and self.novelty_threshold_ is None:
             raise NotCalibratedError(
                 f"decide needs a {type(self).__name__} with a threshold. Call set_threshold(rule) first, for example "
                 "set_threshold(AcceptShare(0.95))."
             )
         prediction = self._predict(X)
-        value, rejected = prediction.get_value(self), ~_accept(prediction.uncertainty, self.threshold_)
+        value, rejected = prediction.get_value(self), self._find_reasons(prediction) != ""
         mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
         return np.ma.MaskedArray(value, mask=mask)
 
@@ -367,9 +413,23 @@ class CalibratedModel:
                 "confidence": calibration.confidence(prediction.uncertainty),
                 "expected_error": calibration.expected_error(prediction.uncertainty),
             }
-            if self.threshold_ is not None:
-                fields["accepted"] = _accept(prediction.uncertainty, self.threshold_)
+            if prediction.missed is not None and calibration.missed is not None:
+                fields["novelty_p_value"] = calibration.novelty_p_value(prediction.missed)
+            if self.threshold_ is not None or self.novelty_threshold_ is not None:
+                fields["reason"] = self._find_reasons(prediction)
+                fields["accepted"] = fields["reason"] == ""
+        fields["missed"] = prediction.missed
         return Assessment(value=prediction.get_value(self), uncertainty=prediction.uncertainty, **fields)
+
+    def _find_reasons(self, prediction: Prediction) -> NDArray[np.str_]:
+        """Return why each row is rejected: "uncertain", "novel" or "uncertain and novel", and "" if it is not."""
+        n_rows = len(prediction.uncertainty)
+        uncertain, novel = np.zeros(n_rows, dtype=bool), np.zeros(n_rows, dtype=bool)
+        if self.threshold_ is not None:
+            uncertain = ~(prediction.uncertainty <= self.threshold_)  # so that NaN is rejected
+        if self.novelty_threshold_ is not None and prediction.missed is not None:
+            novel = ~(prediction.missed <= self.novelty_threshold_)
+        return REASONS[uncertain + 2 * novel]
 
     def save(self, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
         """Write the fitted model, with calibration and threshold, to one file; `onsphere.load` reads it.
@@ -391,9 +451,10 @@ class CalibratedModel:
         return persistence.save(self, path, summary=summary)
 
 
-def _accept(uncertainty: Floats, threshold: float) -> NDArray[np.bool_]:
-    """Return which rows are accepted; not those whose uncertainty is NaN."""
-    return uncertainty <= threshold
+def _require_frame(owner: object, caller: str, frame: str, values: Floats | None) -> Floats:
+    if values is None:
+        raise missing_frame_error(owner, caller, frame)
+    return values
 
 
 def _take(rows: NDArray[np.intp], *tables: Any) -> list[Any]:

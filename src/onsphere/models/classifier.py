@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.base import ClassifierMixin
 
 from onsphere._internal.validation import (
     Floats,
+    check_fitted,
     check_labels,
     check_number,
     check_option,
@@ -17,19 +19,13 @@ from onsphere._internal.validation import (
     check_sample_weight,
 )
 from onsphere.calibration import ClassCalibration
-from onsphere.models.backbone import (
-    BackboneModel,
-    fit_backbone,
-    join_columns,
-    predict_columns,
-    prepare_backbone,
-    split_columns,
-)
+from onsphere.models.backbone import BackboneModel, fit_backbone, join_columns, prepare_backbone, split_columns
 from onsphere.models.base import CalibratedModel
+from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
 from onsphere.sphere import OneHot, geometry, scores
-from onsphere.sphere.geometry import SphericalOutput
+from onsphere.sphere.geometry import Array, SphericalOutput
 
-__all__ = ["ClassPrediction", "ClassificationMixin", "HCMClassifier", "project_to_simplex"]
+__all__ = ["ClassPrediction", "ClassificationMixin", "HCMClassifier", "mix_evenly", "project_to_simplex"]
 
 _CLASS_SCORES = {
     "violation": scores.violation,
@@ -50,12 +46,17 @@ class ClassPrediction(NamedTuple):
     uncertainty : array of shape (n,)
     details : dict
         Further fields of an Assessment.
+    noise, novelty, missed : arrays of shape (n,), or None
+        The ambiguity 1 − ‖d‖; for the others see `onsphere.models.frames.Measured`.
     """
 
     label_index: NDArray[np.intp]
     probabilities: Floats
     uncertainty: Floats
     details: dict[str, Any]
+    noise: Floats | None = None
+    novelty: Floats | None = None
+    missed: Floats | None = None
 
     def get_value(self, model: Any) -> NDArray[Any]:
         """Return the most likely class of each row."""
@@ -64,7 +65,12 @@ class ClassPrediction(NamedTuple):
     def get_fields(self, model: Any) -> dict[str, Any]:
         """Return the fields of an Assessment that need no calibration."""
         names = tuple(str(label) for label in model.classes_)
-        return {"probabilities": self.probabilities, "output_names": names, **self.details}
+        frames = {"noise": self.noise, "novelty": self.novelty}
+        return {"probabilities": self.probabilities, "output_names": names, **frames, **self.details}
+
+    def get_noise(self, model: Any) -> Floats | None:
+        """Return the ambiguity of each row."""
+        return self.noise
 
     def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
         """Return the set of classes of each row, of a calibrated model."""
@@ -80,6 +86,7 @@ class ClassPrediction(NamedTuple):
             true_index=true_index,
             uncertainty=self.uncertainty,
             wrong=(self.label_index != true_index).astype(np.float64),
+            missed=self.missed,
         )
 
 
@@ -129,17 +136,22 @@ class ClassificationMixin(CalibratedModel):
 class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
     """A classifier whose predictions carry an uncertainty, over any regressor.
 
-    Each class is an axis of the sphere; the backbone learns the direction, the nearest axis is the prediction and
-    the missing length is the uncertainty.
+    Each class is an axis of the sphere; the backbone learns the direction, the nearest axis is the prediction and the
+    missing length is the noise: how far rows alike disagree. The input lies on a sphere too, and how far the training
+    rows fall short of it is the novelty, by which the direction is shortened: the uncertainty is what is then missing.
 
     Parameters
     ----------
     estimator : regressor, optional
         The backbone, a regressor because it learns directions. By default
         ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2).
+    frames : "all", "target", or a tuple of "target" and "input", default "all"
+        "target" alone is the paper's method; "input" adds novelty. Where a row is novel, the probabilities go over to
+        equal ones, so that sets of classes grow.
     uncertainty_score : {"violation", "signed", "gini", "reference"}, default "violation"
-        What `predict_uncertainty` gives; see `onsphere.sphere.scores`. They rank alike as long as no direction is
-        longer than 1, as with trees; beyond, "signed" and "gini" rank overshoot, the mark of extrapolation, as trusted.
+        What `predict_uncertainty` gives, before novelty is added; see `onsphere.sphere.scores`. They rank alike as long
+        as no direction is longer than 1, as with trees; beyond, "signed" and "gini" rank overshoot, the mark of
+        extrapolation, as trusted.
     calibration : None, "split", "cv" or float in (0, 1), default None
         The rows `fit` keeps back to calibrate on; see `HCMRegressor`. They are stratified by class, which the guarantee
         strictly does not allow for but which hardly changes coverage. With "cv", a class with fewer than five rows
@@ -171,21 +183,26 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
 
     _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
 
+    _frames: Frames | None = None  # models of older files have none
+
     def __init__(
         self,
         estimator: Any = None,
         *,
+        frames: str | Collection[str] = "all",
         uncertainty_score: str = "violation",
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.estimator = estimator
+        self.frames = frames
         self.uncertainty_score = uncertainty_score
         self.calibration = calibration
         self.random_state = random_state
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._check_score()
+        asked = check_frames(self, ("target", "input"))
         backbone = prepare_backbone(self, self.estimator, self.random_state)
         rows = self._check_rows(X, fitting=True)
         labels = self._check_labels(y)
@@ -194,24 +211,43 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         columns = join_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
         self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
+        found = find_numbers(self, self.estimator_, rows) if "input" in asked else None
+        self._frames = None if found is None else Frames(found[0], fit_novelty(self, found[1], columns, weights)[0])
 
     def _predict(self, X: Any) -> ClassPrediction:
-        rows = self._check_rows(X)
-        table = predict_columns(self, self.estimator_, rows, len(self.classes_))
+        check_fitted(self, "estimator_")
+        numbers, table = self._run_backbone(X, len(self.classes_))
         outputs = split_columns(table, **self._layout)
+        novelty, missed = (None, None) if self._frames is None else self._frames.measure_novelty(numbers)
+        length = geometry.norm(outputs.direction)
         return ClassPrediction(
             label_index=outputs.direction.argmax(axis=1),
-            probabilities=project_to_simplex(outputs.direction),
-            uncertainty=self._compute_uncertainty(outputs),
-            details={"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude},
+            probabilities=mix_evenly(project_to_simplex(outputs.direction), novelty),
+            uncertainty=self._compute_uncertainty(outputs, novelty),
+            details={"direction_norm": length, "magnitude": outputs.magnitude},
+            noise=None if self._frames is None else np.maximum(1.0 - length, 0.0),
+            novelty=novelty,
+            missed=missed,
         )
 
-    def _compute_uncertainty(self, outputs: SphericalOutput) -> Floats:
+    def _get_ordinary(self) -> float | None:
+        return None if self._frames is None else self._frames.ordinary
+
+    def _compute_uncertainty(self, outputs: SphericalOutput, novelty: Floats | None) -> Floats:
         self._check_score()
-        return _CLASS_SCORES[self.uncertainty_score](outputs)
+        score = _CLASS_SCORES[self.uncertainty_score](outputs)
+        return score if novelty is None else scores.total_violation(score, novelty)
 
     def _check_score(self) -> None:
         check_option(self, "uncertainty_score", self.uncertainty_score, list(_CLASS_SCORES))
+
+
+def mix_evenly(probabilities: Array, novelty: Array | None) -> Array:
+    """Return probabilities of which the share that is novel is spread evenly over all classes."""
+    if novelty is None:
+        return probabilities
+    share = novelty[:, None]
+    return (1.0 - share) * probabilities + share / probabilities.shape[1]
 
 
 def project_to_simplex(directions: Floats) -> Floats:

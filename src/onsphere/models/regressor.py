@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Collection
 from typing import Any, ClassVar, Literal, NamedTuple, overload
 
 import numpy as np
@@ -23,25 +25,23 @@ from onsphere._internal.validation import (
     parameter_error,
 )
 from onsphere.calibration import RegressionCalibration, root_mean_square
-from onsphere.errors import InvalidInputError
+from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
     BackboneModel,
     fit_backbone,
+    get_learner,
     join_columns,
-    predict_columns,
     prepare_backbone,
     split_columns,
 )
 from onsphere.models.base import CalibratedModel
+from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
+from onsphere.models.noise import N_ROWS_NEEDED, SIGMA_FLOOR, fit_error_frame, has_mean_leaves, predict_left_out
 from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
 from onsphere.sphere.embeddings import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
 __all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction"]
-
-# Added to sigma in conformal intervals, as a share of the target's spread: rows on which all trees agree would
-# otherwise get intervals of width 0.
-SIGMA_FLOOR = 0.01
 
 _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
     "lift": Lift,
@@ -60,12 +60,18 @@ class RegressionPrediction(NamedTuple):
     uncertainty : array of shape (n,)
     details : dict
         Further fields of an Assessment.
+    noise : array of shape (n, D), or None
+    novelty, missed : arrays of shape (n,), or None
+        See `onsphere.models.frames.Measured`.
     """
 
     value: Floats
     sigma: Floats
     uncertainty: Floats
     details: dict[str, Any]
+    noise: Floats | None = None
+    novelty: Floats | None = None
+    missed: Floats | None = None
 
     def get_value(self, model: Any) -> Floats:
         """Return the value in the shape of the y of fit."""
@@ -74,7 +80,13 @@ class RegressionPrediction(NamedTuple):
     def get_fields(self, model: Any) -> dict[str, Any]:
         """Return the fields of an Assessment that need no calibration."""
         names = model._output_names
-        return {"sigma": _shape_like_target(model, self.sigma), "output_names": names, **self.details}
+        sigma = _shape_like_target(model, self.sigma)
+        frames = {"noise": self.get_noise(model), "novelty": self.novelty}
+        return {"sigma": sigma, "output_names": names, **frames, **self.details}
+
+    def get_noise(self, model: Any) -> Floats | None:
+        """Return the noise in the shape of the y of fit."""
+        return None if self.noise is None else _shape_like_target(model, self.noise)
 
     def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
         """Return both ends of the intervals that hold all outputs of a row at once."""
@@ -103,6 +115,7 @@ class RegressionPrediction(NamedTuple):
             sigma=self._get_interval_sigma(model),
             uncertainty=self.uncertainty,
             spread=model.spread_,
+            missed=self.missed,
         )
 
     def _get_interval_sigma(self, model: Any) -> Floats:
@@ -200,8 +213,10 @@ class RegressionMixin(CalibratedModel):
 class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     """A regressor whose predictions carry an uncertainty, over any regressor, for one output or many.
 
-    The target is placed on a sphere, the backbone learns the place, and how far its prediction falls off the
-    sphere is the uncertainty.
+    The target is placed on a sphere, the backbone learns the place, and how far its prediction falls off the sphere is
+    an uncertainty: that of the target frame, which is honest among rows like the training rows. Two further frames do
+    the same for the input, which tells how unlike all training rows a row is (novelty), and for the error on rows left
+    out, which tells how large errors are among rows alike (noise). The uncertainty is the total of both.
 
     Parameters
     ----------
@@ -213,11 +228,17 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     decoder : {"mean", "product", "projective"}, default "mean"
         How the prediction is read off the backbone: from an output trained on the target itself, as R·d (the
         paper's), or from the direction and the known anchor alone (Lift only).
-    uncertainty_score : {"distance", "anchored", "sigma", "violation", "signed"}, default "distance"
-        What `predict_uncertainty` gives. "distance" is the paper's u: how far the prediction misses the sphere.
-        "anchored" is u + a (Lift only, better against shifted inputs). Both, like "sigma", are in the unit of the
-        target (for several outputs, of the root mean square of their standard deviations). "violation" and "signed"
-        have no unit, and "signed" ranks directions that overshoot, the mark of extrapolation, as trusted.
+    frames : "all", "target", or a tuple of "target", "error" and "input", default "all"
+        What is fitted. "target" alone is the paper's method. "error" costs forests a pass over the training rows and
+        other backbones five more fits, on four fifths of the rows each; "input" costs a small forest and 300 landmarks.
+        With fewer than 40 rows there is no error frame.
+    uncertainty_score : {"auto", "total", "distance", "anchored", "sigma", "violation", "signed"}, default "auto"
+        What `predict_uncertainty` gives. "total" is the standard deviation of the whole error, in which novelty and
+        noise count. The others are of the target frame: "distance" is the paper's u, how far the prediction misses the
+        sphere; "anchored" is u + a (Lift only, better against shifted inputs); "sigma" is σ̂. All these are in the unit
+        of the target (for several outputs, of the root mean square of their standard deviations). "violation" and
+        "signed" have no unit, and "signed" ranks directions that overshoot, the mark of extrapolation, as trusted.
+        "auto" is "distance" with frames="target", else "total".
     calibration : None, "split", "cv" or float in (0, 1), default None
         What `fit` keeps back to calibrate on: nothing (call `calibrate` yourself), a fifth or this share of the rows,
         or each of five folds in turn. With "cv" every row is both trained and calibrated on: the intervals come from
@@ -253,6 +274,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score", "decoder")
 
     embedding_: RegressionEmbedding
+    _frames: Frames | None = None  # models of older files have none
 
     def __init__(
         self,
@@ -260,18 +282,21 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         *,
         embedding: str | RegressionEmbedding = "lift",
         decoder: str = "mean",
-        uncertainty_score: str = "distance",
+        frames: str | Collection[str] = "all",
+        uncertainty_score: str = "auto",
         calibration: str | float | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.estimator = estimator
         self.embedding = embedding
         self.decoder = decoder
+        self.frames = frames
         self.uncertainty_score = uncertainty_score
         self.calibration = calibration
         self.random_state = random_state
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        asked = check_frames(self, FRAMES)
         embedding = self._make_embedding()
         backbone = prepare_backbone(self, self.estimator, self.random_state)
         rows = self._check_rows(X, fitting=True)
@@ -285,6 +310,44 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self._layout: dict[str, Any] = {"n_outputs": embedding.n_outputs_, **carried}
         self._n_columns = columns.shape[1]
         self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
+        self._frames = self._fit_frames(asked, rows, as_columns(target), columns, weights)
+
+    def _fit_frames(
+        self, asked: set[str], rows: Any, target: Floats, columns: Floats, weights: Floats | None
+    ) -> Frames | None:
+        """Fit the frames that are asked for beside the target's; None if there are none."""
+        self._center = np.average(target, axis=0, weights=weights)
+        found = find_numbers(self, self.estimator_, rows) if asked & {"input", "error"} else None
+        if found is None:
+            return None
+        n_steps, numbers = found
+        input_frame, missed = None, None
+        if "input" in asked:
+            input_frame, missed = fit_novelty(self, numbers, columns, weights)
+        error_frame = None
+        if "error" in asked and len(target) >= N_ROWS_NEEDED:
+            try:
+                left_out = predict_left_out(self, self.estimator_, rows, columns, weights, self._layout)
+            except InvalidInputError as error:  # for instance a category, or a known cell, that one fold alone has
+                warnings.warn(
+                    f"{type(self).__name__} takes sigma for the noise, because not every fifth of the rows can be left "
+                    f"out: {error}",
+                    OnsphereWarning,
+                    stacklevel=4,
+                )
+                return Frames(n_steps, input_frame, None)
+            outputs = split_columns(left_out, **self._layout)
+            error_frame = fit_error_frame(
+                numbers,
+                self.embedding_.decode(outputs, decoder=self.decoder),
+                self.embedding_.sigma(outputs),
+                target,
+                missed,
+                spread=self.spread_,
+                learns=not has_mean_leaves(get_learner(self.estimator_)[1]),
+                random_state=0,
+            )
+        return Frames(n_steps, input_frame, error_frame)
 
     def predict_uncertainty_per_output(self, X: Any) -> Floats:
         """Return a score for each output, shape (n, D); needs embedding="torus"."""
@@ -294,26 +357,41 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
                 "predict_uncertainty_per_output needs embedding='torus', which gives every output circles of its own. "
                 f"Got {type(self.embedding_).__name__}. Fit again with HCMRegressor(embedding='torus')."
             )
-        return self.embedding_.uncertainty_per_output(self._predict_outputs(X))
+        return self.embedding_.uncertainty_per_output(self._predict_outputs(X)[1])
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        outputs = self._predict_outputs(X)
+        numbers, outputs = self._predict_outputs(X)
         details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
         if isinstance(self.embedding_, Lift):
             anchor = self.embedding_.anchor
             details["anchor_residual"] = geometry.anchor_residual(outputs.direction, outputs.magnitude, anchor)
-        sigma = self.embedding_.sigma(outputs)
+        value, sigma = self.embedding_.decode(outputs, decoder=self.decoder), self.embedding_.sigma(outputs)
+        measured = self._measure(numbers, value, sigma)
         return RegressionPrediction(
-            value=self.embedding_.decode(outputs, decoder=self.decoder),
-            sigma=sigma,
-            uncertainty=self._compute_uncertainty(outputs, sigma),
+            value=value,
+            sigma=measured.sigma,
+            uncertainty=self._compute_uncertainty(outputs, sigma, measured.sigma),
             details=details,
+            noise=None if self._frames is None else measured.noise,
+            novelty=measured.novelty,
+            missed=measured.missed,
         )
 
-    def _predict_outputs(self, X: Any) -> SphericalOutput:
-        rows = self._check_rows(X)
-        table = predict_columns(self, self.estimator_, rows, self._n_columns)
-        return split_columns(table, **self._layout)
+    def _get_ordinary(self) -> float | None:
+        return None if self._frames is None else self._frames.ordinary
+
+    def _measure(self, numbers: Any, value: Any, sigma: Any, *, predict: Any = None) -> Measured:
+        """Return noise, total sigma and novelty; numpy, or arrays of a graph."""
+        if self._frames is None:
+            return Measured(sigma, sigma, None, None)
+        ends = {"center": self._center, "spread": self.spread_}
+        return self._frames.measure(numbers, value, sigma, **ends, predict=predict)
+
+    def _predict_outputs(self, X: Any) -> tuple[Floats | None, SphericalOutput]:
+        """Return the numbers that the frames see, and what the backbone predicts."""
+        check_fitted(self, "estimator_")
+        numbers, table = self._run_backbone(X, self._n_columns)
+        return numbers, split_columns(table, **self._layout)
 
     def _make_embedding(self) -> RegressionEmbedding:
         given: Any = self.embedding
@@ -326,10 +404,15 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self._check_score(given)
         return clone(given)  # type: ignore[reportReturnType]
 
-    def _compute_uncertainty(self, outputs: SphericalOutput, sigma: Floats) -> Floats:
+    def _compute_uncertainty(self, outputs: SphericalOutput, sigma: Floats, total: Floats) -> Floats:
         embedding = self.embedding_
         self._check_score(embedding)
-        match self.uncertainty_score:
+        score = self.uncertainty_score
+        if score == "auto":
+            score = "distance" if self._frames is None else "total"
+        match score:
+            case "total":
+                return root_mean_square(total)
             case "distance":
                 return embedding.relative_uncertainty(outputs) * embedding.unit_
             case "anchored":
@@ -343,5 +426,5 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     def _check_score(self, embedding: RegressionEmbedding) -> None:
         lifted = ["anchored"] if isinstance(embedding, Lift) else []
-        possible = ["distance", *lifted, "sigma", "violation", "signed"]
+        possible = ["auto", "total", "distance", *lifted, "sigma", "violation", "signed"]
         check_option(self, "uncertainty_score", self.uncertainty_score, possible)

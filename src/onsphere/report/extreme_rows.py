@@ -55,6 +55,8 @@ def _make_table(
 ) -> Table:
     predictions = _list_classes(rows, chosen) if rows.is_class else _list_numbers(rows, chosen)
     columns = {"row": rows.row_names[chosen].tolist(), **predictions, "confidence": rows.confidence[chosen].tolist()}
+    if name == "best-rejected" and rows.limits_novelty:
+        columns["reason"] = np.asarray(rows.assessment.reason)[chosen].tolist()
     places = {str(each): place for place, each in reversed(list(enumerate(rows.frame.columns)))}
     features = {
         feature: _list_values(rows.frame.iloc[chosen, places[feature]])

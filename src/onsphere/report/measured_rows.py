@@ -20,10 +20,12 @@ from onsphere._internal.validation import (
     is_frame,
 )
 from onsphere.assessment import Assessment
+from onsphere.calibration import root_mean_square
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.evaluation import find_covered
 from onsphere.metrics._checks import pick_evenly
 from onsphere.models.base import CalibratedModel
+from onsphere.models.novelty import compute_novelty
 from onsphere.sphere.embeddings import as_columns
 from onsphere.table import Column
 from onsphere.table.cells import read_cells
@@ -82,6 +84,9 @@ class MeasuredRows:
     coverage: float
     n_calibration: int
     n_left_out: int = 0  # rows without a finite prediction
+    limits_novelty: bool = False  # whether rows are rejected for their novelty alone
+    max_novelty: float = 0.0  # the largest that is accepted, or 0
+    share_novel_before: float = 0.0  # of the calibration rows
 
     def __len__(self) -> int:
         return len(self.error)
@@ -95,6 +100,11 @@ class MeasuredRows:
     def confidence(self) -> Floats:
         """Return the share of calibration rows that were at least as uncertain."""
         return np.asarray(self.assessment.confidence)
+
+    @property
+    def noise(self) -> Floats:
+        """Return the noise of each row: for several outputs the root mean square, as of the errors."""
+        return root_mean_square(np.asarray(self.assessment.noise).reshape(len(self), -1))
 
     @property
     def error_name(self) -> str:
@@ -150,7 +160,20 @@ def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: An
         coverage=coverage,
         n_calibration=n_calibration,
         n_left_out=int(np.sum(~keep)),
+        **_describe_novelty(model),
     )
+
+
+def _describe_novelty(model: Any) -> dict[str, Any]:
+    """Return what a model says of novelty beside that of each row."""
+    ordinary, limit, missed = model._get_ordinary(), model.novelty_threshold_, model.calibration_.missed
+    if ordinary is None or missed is None:
+        return {}
+    return {
+        "limits_novelty": limit is not None,
+        "max_novelty": 0.0 if limit is None else float(compute_novelty(np.array([limit]), ordinary)[0]),
+        "share_novel_before": float(np.mean(missed > ordinary)),
+    }
 
 
 def _compare_labels(model: Any, assessment: Assessment, y: Any) -> tuple[Any, Floats, NDArray[np.bool_], list[str]]:

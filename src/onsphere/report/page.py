@@ -22,6 +22,7 @@ from onsphere.report.extreme_rows import show_extreme_rows
 from onsphere.report.figures import show_figures
 from onsphere.report.formatting import format_percent, shorten
 from onsphere.report.measured_rows import MOST_FEATURES, OWNER, UNNAMED, MeasuredRows, measure_rows
+from onsphere.report.noise_novelty import show_noise_and_novelty
 from onsphere.report.row_groups import rank_columns, show_group_coverage, show_least_trusted
 from onsphere.report.shift import show_shift
 from onsphere.report.summary import summarize
@@ -105,6 +106,7 @@ def write_report(
     feature_names = list(dict.fromkeys([grouping.name for grouping in ranked] + [*map(str, rows.frame.columns)]))
     sections = [
         show_figures(rows),
+        *([] if rows.assessment.novelty is None else [show_noise_and_novelty(rows)]),
         show_least_trusted(rows, ranked),
         show_extreme_rows(rows, feature_names),
         show_group_coverage(rows, ranked, group_names),
@@ -121,6 +123,7 @@ def write_report(
         title=shorten(title, longest=200),
         bounds="sets" if rows.is_class else "intervals",
         coverage=format_percent(coverage),
+        has_novelty=rows.assessment.novelty is not None,
         sections=[*sections, _describe_origin(model, rows, checked_facts)],
         **summarize(rows),
     )
@@ -163,6 +166,11 @@ def _check_facts(facts: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in facts.items()}
 
 
+def _describe_rules(model: Any) -> str:
+    rules = [str(rule) for rule in (model._rule, model._novelty_rule) if rule is not None]
+    return " and ".join(rules) or "every row; no threshold is set"
+
+
 def _describe_origin(model: Any, rows: MeasuredRows, facts: dict[str, str]) -> Section:
     backbone = model.estimator_
     steps = [step for _, step in backbone.steps] if isinstance(backbone, Pipeline) else [backbone]
@@ -172,7 +180,7 @@ def _describe_origin(model: Any, rows: MeasuredRows, facts: dict[str, str]) -> S
         "Backbone": " → ".join(type(step).__name__ for step in steps),
         "Rows of this report": f"{len(rows) + rows.n_left_out:,}",
         "Calibrated on": f"{rows.n_calibration:,} rows",
-        "Accepts": "every row; no threshold is set" if model._rule is None else f"{model._rule}",
+        "Accepts": _describe_rules(model),
         "Versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
     }
     lines |= facts

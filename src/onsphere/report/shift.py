@@ -79,6 +79,11 @@ def _describe_uncertainty(rows: MeasuredRows, other: Assessment, here: Floats, t
         f"{format_percent(score)} of the cases (50\u202f% means no difference; {odds}, {len(there):,} rows against "
         f"{len(here):,})."
     )
+    if rows.assessment.novelty is not None and other.novelty is not None:
+        novel = [
+            format_percent(float(np.mean(each > 0)), decimals=1) for each in (other.novelty, rows.assessment.novelty)
+        ]
+        text += f" {novel[0]} of them are unlike the training rows (novel), and {novel[1]} of those of this report."
     if rows.assessment.accepted is None or other.accepted is None:
         return text
     before, after = (format_percent(float(np.mean(each))) for each in (rows.assessment.accepted, other.accepted))

@@ -132,6 +132,9 @@ def _make_tiles(rows: MeasuredRows) -> list[Tile]:
     accepted = rows.assessment.accepted
     if accepted is not None:
         note = f"{int(np.sum(~accepted)):,} rows rejected"
+        if rows.limits_novelty:
+            n_novel = int(np.sum(np.char.find(np.asarray(rows.assessment.reason), "novel") >= 0))
+            note += f", {n_novel:,} of them as novel"
         tiles.append(Tile(format_percent(float(np.mean(accepted))), "accepted", note))
     return tiles
 

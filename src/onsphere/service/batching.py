@@ -222,6 +222,7 @@ def _build_reply(pending: PendingRequest, batch: Batch, result: Assessment, sett
         seconds=time.perf_counter() - pending.started,
         request=pending.request,
         uncertainty=np.asarray(result.uncertainty, dtype=np.float64),
+        missed=None if result.missed is None else np.asarray(result.missed, dtype=np.float64),
         n_accepted=int(accepted.sum()),
         rejected=[_describe_rejected(result, facts, batch, index, settings.keep_rows) for index in rejected],
     )

@@ -44,6 +44,13 @@ CREATE TABLE IF NOT EXISTS onsphere_monitors (
 """
 
 
+# Columns that the tables of older versions do not have.
+_LATER_COLUMNS = (
+    ("onsphere_assessments", "missed", "DOUBLE PRECISION"),
+    ("onsphere_monitors", "alarmed_by", "TEXT"),
+)
+
+
 class StoreError(Exception):
     """The database failed; the message says why."""
 
@@ -94,8 +101,14 @@ class SQLite:
             with _close_on_error(connection):
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
+                # One writer at a time, so that two workers do not both add a column.
+                connection.execute("BEGIN IMMEDIATE")
                 for statement in _list_statements(serial="INTEGER PRIMARY KEY AUTOINCREMENT", bytes="BLOB"):
                     connection.execute(statement)
+                for table, name, kind in _LATER_COLUMNS:
+                    if name not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
+                        connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+                connection.execute("COMMIT")
                 self._inode = os.stat(self._path).st_ino
             self._connection = connection
         return self._connection
@@ -160,6 +173,8 @@ class PostgreSQL:
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [self._LOCK])
                 for statement in _list_statements(serial="BIGSERIAL PRIMARY KEY", bytes="BYTEA"):
                     connection.execute(statement)
+                for table, name, kind in _LATER_COLUMNS:
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {name} {kind}")
             self._connection = connection
         return self._connection
 

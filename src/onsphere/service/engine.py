@@ -48,10 +48,11 @@ class Facts:
         The values of each category that are known from training.
     coverage : float
         Of intervals or sets, where a request does not ask for another.
-    threshold : float or None
-        The largest uncertainty that is accepted.
-    calibration : array of shape (n,) or None
-        The uncertainties of the calibration rows.
+    threshold, novelty_threshold : float or None
+        The largest uncertainty and the largest shortfall that are accepted.
+    calibration, missed : array of shape (n,) or None
+        The uncertainties of the calibration rows and, for a model with an input frame, their shortfalls: how far the
+        training rows fall short of each.
     calibrated_by : {"held-out rows", "cross-validation"} or None
         Only the first keeps the promise of the drift alarm; None where the file does not say.
     reference : dict or None
@@ -73,7 +74,9 @@ class Facts:
     levels: dict[str, list[str]]
     coverage: float
     threshold: float | None
+    novelty_threshold: float | None
     calibration: Floats | None
+    missed: Floats | None
     calibrated_by: str | None
     reference: dict[str, Any] | None
     notes: tuple[str, ...]
@@ -96,10 +99,6 @@ class Facts:
 
     def describe(self) -> dict[str, Any]:
         """Return plain values for `GET /v1/model`."""
-        band = None
-        if self.calibration is not None:
-            low, middle, high = np.quantile(self.calibration, [0.05, 0.5, 0.95]).tolist()
-            band = {"low": low, "middle": middle, "high": high}
         finite = self.threshold is not None and np.isfinite(self.threshold)
         plain = ("name", "sha256", "kind", "model", "task", "coverage", "calibrated_by", "targets", "notes")
         return {
@@ -115,9 +114,18 @@ class Facts:
                 for column in self.columns
             ],
             "threshold": self.threshold if finite else None,
-            "calibration_band": band,
+            "calibration_band": _describe_band(self.calibration),
+            "novelty_threshold": self.novelty_threshold,
+            "novelty_band": _describe_band(self.missed),
             **self.more,
         }
+
+
+def _describe_band(scores: Floats | None) -> dict[str, float] | None:
+    if scores is None:
+        return None
+    low, middle, high = np.quantile(scores, [0.05, 0.5, 0.95]).tolist()
+    return {"low": low, "middle": middle, "high": high}
 
 
 class ModelEngine:
@@ -148,6 +156,7 @@ class ModelEngine:
             levels=_find_levels(self.model),
             coverage=coverage,
             calibration=None if calibration is None else calibration.uncertainty,
+            missed=None if calibration is None else calibration.missed,
             notes=[str(warning.message) for warning in caught],
         )
 
@@ -184,6 +193,7 @@ class GraphEngine:
             levels={},
             coverage=facts["coverage"],
             calibration=facts.get("calibration"),
+            missed=facts.get("calibration_missed"),
             notes=[],
         )
         self._check_coverage(coverage or self.facts.coverage)
@@ -201,9 +211,8 @@ class GraphEngine:
             str(_GRAPH_OUTPUTS.get(name, name)): np.concatenate([part[place] for part in parts])
             for place, name in enumerate(self._outputs)
         }
-        if found["value"].dtype == object:
-            found["value"] = found["value"].astype(np.str_)
-        return Assessment(**found, output_names=self._output_names)
+        texts = {name: values.astype(np.str_) for name, values in found.items() if values.dtype == object}
+        return Assessment(**found | texts, output_names=self._output_names)
 
     def _check_coverage(self, coverage: float) -> None:
         if coverage != self.facts.coverage:
@@ -233,6 +242,7 @@ def _build_facts(
     levels: dict[str, list[str]],
     coverage: float,
     calibration: Any,
+    missed: Any,
     notes: Sequence[str],
 ) -> Facts:
     """Collect what a manifest and a file say about a model; without columns of a table, all are numbers."""
@@ -255,13 +265,17 @@ def _build_facts(
         levels=levels,
         coverage=coverage or float(summary.get("coverage", 0.9)),
         threshold=None if threshold is None else float(threshold),
+        novelty_threshold=manifest.get("novelty_threshold"),  # older files do not have it
         calibration=None if calibration is None else np.asarray(calibration, dtype=np.float64),
+        missed=None if missed is None else np.asarray(missed, dtype=np.float64),
         calibrated_by=manifest.get("calibrated_by"),
         reference=summary.get("reference"),
         notes=tuple(dict.fromkeys([*notes, *summary.get("notes", ())])),
         more={
             "classes": classes,
             "rule": manifest["rule"],
+            "novelty_rule": manifest.get("novelty_rule"),
+            "frames": manifest.get("frames"),
             "backbone": summary.get("backbone"),
             "calibration_rows": manifest["calibration_rows"],
             "figures": summary.get("figures", {}),

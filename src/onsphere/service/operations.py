@@ -171,7 +171,7 @@ class Service:
         reason = None if done else self.recorder.trouble or "The store does not answer in time."
         if reason is None:
             found = future.result()
-            if facts.threshold is None:
+            if facts.threshold is None and facts.novelty_threshold is None:
                 found["minute"]["accepted"] = None
             if found["drift"] is not None:
                 self._recent.follow_resets(found["drift"].pop("resets"))

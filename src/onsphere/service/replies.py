@@ -27,7 +27,11 @@ __all__ = [
 ]
 
 _MAX_PROBLEMS = 20  # listed in one answer
-_SCORES = ("uncertainty", "confidence", "expected_error", "direction_norm", "anchor_residual")
+_SCORES = (
+    *("uncertainty", "novelty", "novelty_p_value"),
+    *("confidence", "expected_error", "direction_norm", "anchor_residual"),
+)
+_NOVEL = 0.5  # above it, novelty is the better part of the uncertainty
 
 
 def encode_json(values: Any) -> bytes:
@@ -43,7 +47,7 @@ def answer_rows(result: Assessment, facts: Facts) -> list[dict[str, Any]]:
 def _answer_row(result: Assessment, facts: Facts, index: int) -> dict[str, Any]:
     answer: dict[str, Any] = {
         name: _name_outputs(values, facts.targets, index)
-        for name in ("value", "lower", "upper", "sigma")
+        for name in ("value", "lower", "upper", "sigma", "noise")
         if (values := getattr(result, name)) is not None
     }
     for name in _SCORES:
@@ -74,16 +78,35 @@ def _to_json_value(value: Any) -> Any:
 
 
 def explain_rejection(result: Assessment, facts: Facts, index: int) -> str | None:
-    """Say in a sentence why a row was rejected; None where it was not."""
-    if result.accepted is None or facts.threshold is None or bool(result.accepted[index]):
+    """Say in a sentence or two why a row was rejected; None where it was not."""
+    if result.accepted is None or bool(result.accepted[index]):
         return None
-    uncertainty = float(result.uncertainty[index])
-    if not math.isfinite(uncertainty):
+    if not math.isfinite(float(result.uncertainty[index])):
         return "The row lies too far from all that the model has learned from to say anything about it."
-    text = f"The uncertainty {uncertainty:.4g} is above the threshold {facts.threshold:.4g}"
+    reason = "uncertain" if result.reason is None else str(result.reason[index])
+    novelty = None if result.novelty is None else float(result.novelty[index])
+    parts: list[str] = []
+    if facts.threshold is not None and "uncertain" in reason:
+        parts.append(_explain_uncertainty(result, facts.threshold, novelty, index))
+    if novelty is not None and "novel" in reason:
+        text = f"The novelty {novelty:.3g} is too large"
+        if result.novelty_p_value is not None:
+            text += f"; {float(result.novelty_p_value[index]):.1%} of the calibration rows were at least as novel"
+        parts.append(f"{text}.")
+    return " ".join(parts) or None
+
+
+def _explain_uncertainty(result: Assessment, threshold: float, novelty: float | None, index: int) -> str:
+    text = f"The uncertainty {float(result.uncertainty[index]):.4g} is above the threshold {threshold:.4g}"
     if result.confidence is not None:
         text += f"; {float(result.confidence[index]):.1%} of the calibration rows were at least as uncertain"
-    if result.direction_norm is not None:
+    if novelty is not None:
+        text += (
+            ". The row is unlike those that the model has learned from"
+            if novelty > _NOVEL
+            else ". Rows like this one had different targets, or were predicted badly"
+        )
+    elif result.direction_norm is not None:
         norm = float(result.direction_norm[index])
         text += (
             ". Rows like this one had different targets, or there were hardly any to learn from"

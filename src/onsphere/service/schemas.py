@@ -52,7 +52,12 @@ class Answer(BaseModel):
     uncertainty: Number = Field(description="Higher means less trustworthy; null where it is infinite.")
     lower: PerOutput = None
     upper: PerOutput = None
-    sigma: PerOutput = Field(None, description="Standard deviation of the noise, in the unit of the target.")
+    sigma: PerOutput = Field(None, description="Standard deviation of the whole error, in the unit of the target.")
+    noise: PerOutput = Field(
+        None, description="How far rows alike disagree, in the unit of the target; classes: 0 to 1."
+    )
+    novelty: Number = Field(None, description="How unlike all training rows the row is: 0 for most of them, at most 1.")
+    novelty_p_value: Number = Field(None, description="The share of calibration rows that were at least as novel.")
     confidence: Number = Field(None, description="The share of calibration rows that were at least as uncertain.")
     expected_error: Number = None
     direction_norm: Number = None
@@ -62,7 +67,7 @@ class Answer(BaseModel):
         None, description="The classes that contain the true one with the requested coverage."
     )
     accepted: bool | None = Field(description="Whether to trust the row; null where the model has no threshold.")
-    reason: str | None = Field(description="Why it was rejected.")
+    reason: str | None = Field(description="Why it was rejected: for its uncertainty, for its novelty, or for both.")
 
 
 class Answers(BaseModel):
@@ -83,7 +88,7 @@ class ModelColumn(BaseModel):
 
 
 class Band(BaseModel):
-    """Quantiles of the uncertainties of the calibration rows: 5 %, 50 % and 95 %."""
+    """Quantiles of a score of the calibration rows: 5 %, 50 % and 95 %."""
 
     low: float
     middle: float
@@ -101,14 +106,20 @@ class ModelFacts(BaseModel):
     targets: list[str]
     columns: list[ModelColumn]
     coverage: float
-    threshold: Number
-    calibration_band: Band | None
+    threshold: Number = Field(description="The largest uncertainty that is accepted.")
+    calibration_band: Band | None = Field(description="Of the uncertainties.")
+    novelty_threshold: Number = Field(
+        description="The largest shortfall that is accepted: how much of a row the training rows cannot account for."
+    )
+    novelty_band: Band | None = Field(description="Of the shortfalls.")
     calibration_rows: int | None
     calibrated_by: str | None = Field(
         description='"held-out rows" or "cross-validation", after which a false alarm is more likely than alpha.'
     )
     classes: list[Any] | None
     rule: str | None
+    novelty_rule: str | None
+    frames: list[str] | None = Field(description="The frames that were fitted; null for a model of another method.")
     backbone: str | None
     figures: dict[str, Any]
     onsphere: str
@@ -153,6 +164,7 @@ class Point(BaseModel):
     id: int
     at: float
     uncertainty: Number
+    missed: Number = Field(description="The shortfall, from which novelty follows.")
     log_capital: Number
 
 
@@ -169,6 +181,8 @@ class Rejected(BaseModel):
 class Drift(BaseModel):
     alarm: bool
     alarmed_at: int | None
+    alarmed_by: str | None = Field(description='The score that raised the alarm: "uncertainty" or "novelty".')
+    watched: list[str] = Field(description="The scores that are watched.")
     rows_seen: int
     log_capital: float
     alarm_line: float

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from onsphere._internal.validation import Floats
+from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
 from onsphere.service.databases import Database
 from onsphere.service.engine import Facts
@@ -41,6 +42,8 @@ class Record:
     request : str
         Its number.
     uncertainty : array of shape (n,)
+    missed : array of shape (n,) or None
+        The shortfall, from which novelty follows.
     n_accepted : int
     rejected : list of dict
         Some of the rows that were not accepted: "answer" and, if rows are kept, "row" and "key".
@@ -51,6 +54,7 @@ class Record:
     seconds: float
     request: str
     uncertainty: Floats
+    missed: Floats | None
     n_accepted: int
     rejected: list[dict[str, Any]]
 
@@ -94,15 +98,13 @@ class Store:
         """Write records of one model; the monitor takes all scores at once, which is the same as one by one."""
         facts = records[0].facts
         shared = self._catch_up(run, facts)
-        # NaN is no score: the model said nothing about this row.
-        scores = [record.uncertainty[record.uncertainty > -np.inf] for record in records]
+        scores = [_take_scores(record) for record in records]
         capital = [None] * len(records) if shared is None else shared.update(scores)
         for record, values, log_capital in zip(records, scores, capital, strict=True):
-            finite = values[np.isfinite(values)]
             run(
                 "INSERT INTO onsphere_assessments "
-                "(at, request, model, n_rows, n_accepted, seconds, uncertainty, log_capital, scores, rejected) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "(at, request, model, n_rows, n_accepted, seconds, uncertainty, missed, log_capital, scores, rejected) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     record.at,
                     record.request,
@@ -110,7 +112,8 @@ class Store:
                     len(record.uncertainty),
                     record.n_accepted,
                     record.seconds,
-                    float(np.median(finite)) if len(finite) else None,
+                    _find_median(record.uncertainty),
+                    _find_median(record.missed),
                     log_capital,
                     None if shared is None else values.astype("<f8").tobytes(),
                     json.dumps(record.rejected, allow_nan=False),
@@ -130,19 +133,22 @@ class Store:
         if shared is not None and shared.name != name:
             self._leave(run, shared)
         if not found:
-            shared = _SharedMonitor(name, DriftMonitor(facts.calibration, alpha=self._alpha), generation=0, position=0)
+            rows = Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed)
+            shared = _SharedMonitor(name, DriftMonitor(rows, alpha=self._alpha), generation=0, position=0)
             [(last,)] = run("SELECT MAX(id) FROM onsphere_assessments")
             shared.position = last or 0
             shared.write(run, whole=True)
         elif shared is None or shared.name != name or shared.is_behind(*found[0]):
             shared = _SharedMonitor.read(run, name)
-        missed = run(
+        unread = run(
             "SELECT id, scores FROM onsphere_assessments WHERE model = ? AND id > ? ORDER BY id",
             [name, shared.position],
         )
-        if missed:
-            shared.update([np.frombuffer(scores, dtype="<f8") for _, scores in missed])
-            shared.position = missed[-1][0]
+        if unread:
+            shared.update(
+                [np.frombuffer(scores, dtype="<f8").reshape(_count_scores(facts), -1) for _, scores in unread]
+            )
+            shared.position = unread[-1][0]
         self._monitor = shared
         return shared
 
@@ -183,7 +189,7 @@ class Store:
                 [now - _BINS * _BIN_SECONDS, _MAX_COUNTED],
             )
             points = run(
-                "SELECT id, at, uncertainty, log_capital FROM onsphere_assessments WHERE model = ? "
+                "SELECT id, at, uncertainty, missed, log_capital FROM onsphere_assessments WHERE model = ? "
                 "ORDER BY id DESC LIMIT 300",
                 [name],
             )
@@ -193,13 +199,14 @@ class Store:
                 [name],
             )
             monitor = run(
-                "SELECT n_seen, log_capital, alarmed_at, generation FROM onsphere_monitors WHERE model = ?", [name]
+                "SELECT n_seen, log_capital, alarmed_at, alarmed_by, generation FROM onsphere_monitors WHERE model = ?",
+                [name],
             )
         return {
             "minute": _summarize_minute(minute, now),
             "points": [
-                {"id": number, "at": at, "uncertainty": uncertainty, "log_capital": log_capital}
-                for number, at, uncertainty, log_capital in reversed(points)
+                {"id": number, "at": at, "uncertainty": uncertainty, "missed": missed, "log_capital": log_capital}
+                for number, at, uncertainty, missed, log_capital in reversed(points)
             ],
             "rejected": [
                 {"id": number, "at": at, "request": request, **row}
@@ -212,10 +219,12 @@ class Store:
     def _describe_drift(self, facts: Facts, monitor: list[Any]) -> dict[str, Any] | None:
         if facts.calibration is None:
             return None
-        n_seen, log_capital, alarmed_at, n_resets = monitor[0] if monitor else (0, 0.0, None, 0)
+        n_seen, log_capital, alarmed_at, alarmed_by, n_resets = monitor[0] if monitor else (0, 0.0, None, None, 0)
         return {
             "alarm": alarmed_at is not None,
             "alarmed_at": alarmed_at,
+            "alarmed_by": alarmed_by,
+            "watched": ["uncertainty", *([] if facts.missed is None else ["novelty"])],
             "rows_seen": n_seen,
             "log_capital": log_capital,
             "alarm_line": -math.log(self._alpha),
@@ -249,26 +258,29 @@ class _SharedMonitor:
         return generation != self.generation or position > self.position
 
     def update(self, parts: list[Floats]) -> list[float]:
-        """Update the monitor with scores, and return the logarithm of its capital after each part."""
-        before, scores = self.monitor.log_capital, np.concatenate(parts)
-        after = self.monitor.update(scores).log_capital if len(scores) else np.empty(0)
-        self.n_since += len(scores)
+        """Update the monitor with scores, (1, n) or (2, n), and return the logarithm of its capital after each part."""
+        before, (uncertainty, *others) = self.monitor.log_capital, np.concatenate(parts, axis=1)
+        missed = others[0] if others else None
+        after = self.monitor.update(uncertainty, missed=missed).log_capital if len(uncertainty) else np.empty(0)
+        self.n_since += len(uncertainty)
         # A part without scores leaves the capital as it was.
-        return np.append(before, after)[np.cumsum([len(part) for part in parts])].tolist()
+        return np.append(before, after)[np.cumsum([part.shape[1] for part in parts])].tolist()
 
     def write(self, run: Any, *, whole: bool) -> None:
         """Write what the page shows or, if whole, all that other workers need to go on from here."""
-        current = [self.monitor.n_seen, self.monitor.log_capital, self.monitor.alarmed_at]
+        monitor = self.monitor
+        current = [monitor.n_seen, monitor.log_capital, monitor.alarmed_at, monitor.alarmed_by]
         if not whole:
-            query = "UPDATE onsphere_monitors SET n_seen = ?, log_capital = ?, alarmed_at = ? WHERE model = ?"
-            run(query, [*current, self.name])
+            changed = "n_seen = ?, log_capital = ?, alarmed_at = ?, alarmed_by = ?"
+            run(f"UPDATE onsphere_monitors SET {changed} WHERE model = ?", [*current, self.name])
             return
-        state = json.dumps(self.monitor.state(), allow_nan=False)
+        state = json.dumps(monitor.state(), allow_nan=False)
         run(
-            "INSERT INTO onsphere_monitors (model, generation, position, state, n_seen, log_capital, alarmed_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (model) DO UPDATE SET generation = excluded.generation, "
+            "INSERT INTO onsphere_monitors "
+            "(model, generation, position, state, n_seen, log_capital, alarmed_at, alarmed_by) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (model) DO UPDATE SET generation = excluded.generation, "
             "position = excluded.position, state = excluded.state, n_seen = excluded.n_seen, "
-            "log_capital = excluded.log_capital, alarmed_at = excluded.alarmed_at",
+            "log_capital = excluded.log_capital, alarmed_at = excluded.alarmed_at, alarmed_by = excluded.alarmed_by",
             [self.name, self.generation, self.position, state, *current],
         )
         run(
@@ -276,6 +288,24 @@ class _SharedMonitor:
             [self.name, self.position],
         )
         self.n_since = 0
+
+
+def _count_scores(facts: Facts) -> int:
+    """Return how many scores of each row the monitor of a model watches."""
+    return 1 if facts.missed is None else 2
+
+
+def _take_scores(record: Record) -> Floats:
+    """Return what the monitor watches, (1, n) or (2, n), of the rows that the model said something about (no NaN)."""
+    watched = [record.uncertainty, record.missed][: _count_scores(record.facts)]
+    scores = np.array(watched, dtype=np.float64)
+    return scores[:, (scores > -np.inf).all(axis=0)]
+
+
+def _find_median(scores: Floats | None) -> float | None:
+    """Return the median of those that are finite, None if there are none."""
+    finite = np.empty(0) if scores is None else scores[np.isfinite(scores)]
+    return float(np.median(finite)) if len(finite) else None
 
 
 def _summarize_minute(rows: list[Any], now: float) -> dict[str, Any]:

@@ -19,6 +19,8 @@ __all__ = [
     "reference",
     "reference_confidence",
     "signed",
+    "total_sigma",
+    "total_violation",
     "uncertainty",
     "violation",
 ]
@@ -125,3 +127,55 @@ def reference(outputs: SphericalOutput) -> Array:
     array([0., 1.])
     """
     return 1.0 - reference_confidence(outputs)
+
+
+def total_sigma(noise: Array, sigma: Array, novelty: Array, *, spread: Array, distance: Array) -> Array:
+    """Return the standard deviation of the whole error: of the noise among rows alike, of the target far from all rows.
+
+    σ² = (1 − π)N² + π(s² + min(T², s² + δ²)): where nothing is known of a row (π = 1), the target may be anything it
+    was in training, with the variance s², and the prediction is off by at most what the model says, T, or by its
+    distance δ from the mean target.
+
+    Parameters
+    ----------
+    noise, sigma : arrays of shape (n, D)
+        N, and T of the target frame.
+    novelty : array of shape (n,)
+        π in [0, 1].
+    spread : array of shape (D,)
+        s, the standard deviation of the target.
+    distance : array of shape (n, D)
+        δ, from the prediction to the mean target.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> parts = {"spread": np.ones(1), "distance": np.zeros((3, 1))}
+    >>> total_sigma(np.full((3, 1), 0.1), np.full((3, 1), 0.2), np.array([0.0, 0.5, 1.0]), **parts)[:, 0].round(2)
+    array([0.1 , 0.72, 1.02])
+    """
+    xp = array_namespace(noise)
+    # In units of the spread, whatever that of the target, and no larger than squares can be.
+    unit = xp.where(spread == 0, xp.ones_like(spread), spread)
+    limit = 0.1 * float(xp.finfo(noise.dtype).max) ** 0.5
+    own, near, away = (xp.clip(part / unit, -limit, limit) for part in (sigma, noise, distance))
+    itself = spread / unit
+    widest = away * away + itself * itself
+    far = xp.where(own * own < widest, own * own, widest) + itself * itself
+    share = novelty[:, None]
+    return xp.sqrt((1.0 - share) * (near * near) + share * far) * unit
+
+
+def total_violation(score: Array, novelty: Array) -> Array:
+    """Return the score of a class whose direction loses the share of its length that is novel: u + π·(1 − u).
+
+    A row unlike all others has a score of at least 1, however sure the model is of its class.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> total_violation(np.array([0.1, 0.1, 0.1]), np.array([0.0, 0.5, 1.0]))
+    array([0.1 , 0.55, 1.  ])
+    """
+    xp = array_namespace(score)
+    return score + novelty * xp.clip(1.0 - score, 0.0, None)

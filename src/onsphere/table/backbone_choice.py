@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = ["BACKBONES", "can_choose", "choose_backbone", "make_table_model"]
 
 N_FOLDS = 3
 _N_COMPARED = 3_000  # rows, at most, to choose by
+_N_TESTED = 500  # rows that are enough to tell backbones apart: with so many, further folds are left out
 _N_PARTS = 4  # one of them calibrates
 
 
@@ -53,10 +55,16 @@ def _make_kernel() -> list[tuple[str, Any]]:
 
 
 def _fill_and_scale() -> list[tuple[str, Any]]:
+    from sklearn.feature_selection import VarianceThreshold
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
-    return [("fill", SimpleImputer(strategy="median", keep_empty_features=True)), ("scale", StandardScaler())]
+    return [
+        ("fill", SimpleImputer(strategy="median", keep_empty_features=True)),
+        # A column that never varied, such as that of unseen categories, would be weighed at random.
+        ("vary", VarianceThreshold()),
+        ("scale", StandardScaler()),
+    ]
 
 
 BACKBONES: dict[str, Callable[[], list[tuple[str, Any]]]] = {
@@ -68,7 +76,13 @@ BACKBONES: dict[str, Callable[[], list[tuple[str, Any]]]] = {
 
 
 def make_table_model(
-    backbone: str, columns: Sequence[Column], *, classes: bool, calibration: Any = None, random_state: int | None = 0
+    backbone: str,
+    columns: Sequence[Column],
+    *,
+    classes: bool,
+    frames: str | Collection[str] = "all",
+    calibration: Any = None,
+    random_state: int | None = 0,
 ) -> HCMClassifier | HCMRegressor:
     """Return a model for tables with these columns, not yet fitted.
 
@@ -80,7 +94,7 @@ def make_table_model(
     check_option("make_table_model", "backbone", backbone, list(BACKBONES))
     pipeline = Pipeline([("columns", TableEncoder(tuple(columns))), *BACKBONES[backbone]()])
     kind = HCMClassifier if classes else HCMRegressor
-    return kind(pipeline, calibration=calibration, random_state=random_state)
+    return kind(pipeline, frames=frames, calibration=calibration, random_state=random_state)
 
 
 def can_choose(n_rows: int, coverage: float) -> bool:
@@ -100,6 +114,7 @@ def choose_backbone(
     columns: Sequence[Column],
     *,
     classes: bool,
+    frames: str | Collection[str] = "all",
     coverage: float,
     random_state: int,
     on_progress: Callable[[str], None],
@@ -110,11 +125,12 @@ def choose_backbone(
     average), classes by the Brier score; lower is better for both.
     """
     folds = _split_folds(y, classes, random_state)
+    options: Any = {"classes": classes, "frames": frames, "random_state": random_state}
     table: list[dict[str, Any]] = []
     for name in BACKBONES:
         on_progress(f"trying {name}")
         try:
-            figures = [_measure(name, X, y, columns, fold, classes, coverage, random_state) for fold in folds]
+            figures = [_measure(name, X, y, columns, fold, coverage, options) for fold in folds]
         except InvalidInputError as error:
             table.append({"backbone": name, "failed": str(error)})
             continue
@@ -145,7 +161,7 @@ def _split_folds(y: Any, classes: bool, random_state: int) -> list[tuple[Any, An
             n_parts = min(_N_PARTS, np.unique(target[rows[kept]], return_counts=True)[1].max()) if classes else _N_PARTS
             train, held = next(splitter(n_parts).split(kept, target[rows[kept]]))
         folds.append((rows[kept[train]], rows[kept[held]], rows[test]))
-    return folds
+    return folds[: math.ceil(_N_TESTED / len(folds[0][2]))]
 
 
 def _measure(
@@ -154,13 +170,13 @@ def _measure(
     y: Any,
     columns: Sequence[Column],
     fold: tuple[Any, Any, Any],
-    classes: bool,
     coverage: float,
-    random_state: int,
+    options: dict[str, Any],
 ) -> dict[str, float]:
+    classes = options["classes"]
     # In units of the spread of each output, so that no output outweighs the others.
     target = np.asarray(y) if classes else _standardize(np.asarray(y, dtype=np.float64), fold[0])
-    model = make_table_model(name, columns, classes=classes, random_state=random_state)
+    model = make_table_model(name, columns, **options)
     train, held, test = ((_safe_indexing(X, rows), target[rows]) for rows in fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the chosen one gives its warnings when it is fitted

@@ -22,9 +22,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     """Turns the columns of a table into numbers: the first step of a pipeline whose next steps take numbers and NaN.
 
     Numbers stay as they are, and booleans become 0 and 1. A category becomes a column of zeros and ones for each of its
-    most frequent values, and one for missing where some were; a value that was rare or not seen in training is 0 in
-    all of them. A date becomes days since 1970, day of the year, day of the week and hour. Missing values stay missing
-    (NaN), except in categories. A row becomes the same numbers whatever other rows there are.
+    most frequent values, one for missing where some were, and a last one for all that has no column of its own: values
+    that were rare or not seen in training, and missing ones where none were. Where that column is 0 in all of training,
+    a row with a new value counts as novel. A date becomes days since 1970, day of the year, day of the week and hour.
+    Missing values stay missing (NaN), except in categories. A row becomes the same numbers whatever other rows there
+    are.
 
     Parameters
     ----------
@@ -46,13 +48,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     >>> frame = pd.DataFrame({"size": [1.5, 2.0, None], "shop": ["a", "b", "a"]})
     >>> encoder = TableEncoder().fit(frame)
     >>> encoder.transform(frame).tolist()
-    [[1.5, 1.0, 0.0], [2.0, 0.0, 1.0], [nan, 1.0, 0.0]]
+    [[1.5, 1.0, 0.0, 0.0], [2.0, 0.0, 1.0, 0.0], [nan, 1.0, 0.0, 0.0]]
     >>> encoder.get_feature_names_out().tolist()
-    ['size', 'shop=a', 'shop=b']
+    ['size', 'shop=a', 'shop=b', 'shop is other']
     """
 
     columns_: list[Column]
     levels_: dict[str, list[str]]
+    _has_other = False  # encoders of older files have no column for values without one
 
     def __init__(self, columns: Sequence[Column] | None = None, *, max_levels: int = 20) -> None:
         self.columns = columns
@@ -67,7 +70,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self._check_columns(X)
         self.n_features_in_ = len(X.columns)
         self.feature_names_in_ = np.asarray(X.columns, dtype=object)
-        self.levels_, self._missing_seen = {}, set[str]()
+        self.levels_, self._missing_seen, self._has_other = {}, set[str](), True
         for column in self.columns_:
             if column.kind == "category":
                 counts = Counter(read_cells(column, X[column.name]).values.tolist())
@@ -92,6 +95,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 case "category":
                     names += [f"{column.name}={level}" for level in self.levels_[column.name]]
                     names += [f"{column.name} is missing"] if column.name in self._missing_seen else []
+                    names += [f"{column.name} is other"] if self._has_other else []
                 case "date":
                     names += [f"{column.name}: {part}" for part in ("days", "day of year", "weekday", "hour")]
                 case _:
@@ -106,7 +110,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 levels = [*self.levels_[column.name], *([None] if column.name in self._missing_seen else [])]
                 places = {level: place for place, level in enumerate(levels)}
                 codes = np.array([places.get(text, -1) for text in values.tolist()])
-                return [(codes == place).astype(np.float64) for place in places.values()]
+                shown = [*places.values(), *([-1] if self._has_other else [])]
+                return [(codes == place).astype(np.float64) for place in shown]
             case "date":
                 return _split_date(values)
             case _:

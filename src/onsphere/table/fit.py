@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -11,10 +11,11 @@ from sklearn.model_selection import train_test_split
 
 from onsphere._internal.validation import check_option
 from onsphere.calibration import rows_needed
-from onsphere.decision import AcceptShare, MaxErrorRate, Rule
+from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.evaluation import evaluate
+from onsphere.models.frames import FRAMES
 from onsphere.table.backbone_choice import BACKBONES, can_choose, choose_backbone, make_table_model
 from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
@@ -43,6 +44,8 @@ class TableFit:
     notes : list of str
         What was left out, and what deserves a look.
     backbone : str
+    frames : list of str
+        The frames that were fitted: "target" and, as far as they are asked for and possible, "error" and "input".
     candidates : list of dict
         The cross-validated figures by which the backbone was chosen; empty where it was given.
     figures : dict
@@ -59,6 +62,7 @@ class TableFit:
     columns: list[Column]
     notes: list[str]
     backbone: str
+    frames: list[str]
     candidates: list[dict[str, Any]]
     figures: dict[str, Any]
     n_rows: dict[str, int]
@@ -80,8 +84,10 @@ def fit_table(
     *,
     task: str = "auto",
     backbone: str = "auto",
+    frames: str | Collection[str] = "all",
     coverage: float = 0.9,
     rule: Rule | None = None,
+    novelty: Novelty | None = None,
     keys: Sequence[str] = (),
     ignore: Sequence[str] = (),
     test_size: float = 0.2,
@@ -103,10 +109,14 @@ def fit_table(
     backbone : {"auto", "extra-trees", "hist-gradient-boosting", "mlp", "kernel"}
         "auto" takes the one with the best cross-validated Winkler score (for classes, Brier score), or the first
         where there are too few rows for that.
+    frames : "all", "target", or a tuple of "target", "error" (numbers only) and "input", default "all"
+        What the uncertainty is made of; see `HCMRegressor`.
     coverage : float in (0, 1), default 0.9
         The coverage of the intervals or sets that are measured.
     rule : a rule of `onsphere.decision`, default AcceptShare(0.95)
         Which rows to accept.
+    novelty : Novelty, optional
+        A second condition: reject rows that are more novel than this, however sure the model is.
     keys, ignore : sequence of str
         Columns that name rows, and columns not to learn from, in addition to those that are found.
     test_size : float in (0, 1), default 0.2
@@ -133,7 +143,7 @@ def fit_table(
         random_state=random_state,
     )
     X, y, columns, classes, notes = table.X, table.y, table.columns, table.classes, [*table.notes]
-    _check_rule(rule, classes=classes)
+    _check_rules(rule, novelty, classes=classes, frames=frames)
     X_rest, X_test, y_rest, y_test = train_test_split(
         X, y, test_size=test_size, random_state=random_state, stratify=y if classes else None
     )
@@ -142,15 +152,16 @@ def fit_table(
         backbone = "extra-trees"
         notes.append(f"{len(y_rest)} rows are too few to choose the backbone by cross-validation")
     elif backbone == "auto":
-        options: Any = {"classes": classes, "coverage": coverage, "random_state": random_state}
+        options: Any = {"classes": classes, "frames": frames, "coverage": coverage, "random_state": random_state}
         backbone, candidates = choose_backbone(X_rest, y_rest, columns, on_progress=on_progress, **options)
     on_progress(f"fitting {backbone} on {len(y_rest):,} rows")
     splitting = len(y_rest) // 4 >= max(_ENOUGH_TO_SPLIT, rows_needed(coverage))
     calibration = 0.25 if splitting else "cv"
-    model = make_table_model(backbone, columns, classes=classes, calibration=calibration, random_state=random_state)
+    options = {"classes": classes, "frames": frames, "calibration": calibration, "random_state": random_state}
+    model = make_table_model(backbone, columns, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(X_rest, y_rest).set_threshold(rule or AcceptShare(0.95))
+        model.fit(X_rest, y_rest).set_threshold(rule or AcceptShare(0.95), novelty=novelty)
     ours = [warning.message for warning in caught if issubclass(warning.category, OnsphereWarning)]
     notes += dict.fromkeys(str(message).removesuffix(".") for message in ours)
     if not splitting:
@@ -171,6 +182,7 @@ def fit_table(
         columns,
         notes,
         backbone,
+        _list_frames(model),
         candidates,
         figures,
         n_rows,
@@ -181,8 +193,18 @@ def fit_table(
     )
 
 
-def _check_rule(rule: Rule | None, *, classes: bool) -> None:
-    """Check before the fit that a rule goes with the target."""
+def _list_frames(model: Any) -> list[str]:
+    fitted = model._frames
+    return ["target", *(name for name in FRAMES[1:] if fitted is not None and getattr(fitted, name) is not None)]
+
+
+def _check_rules(rule: Rule | None, novelty: Novelty | None, *, classes: bool, frames: str | Collection[str]) -> None:
+    """Check before the fit that rules go with the target and the frames."""
+    if novelty is not None and frames != "all" and "input" not in frames:
+        raise InvalidInputError(
+            f"Expected the input frame for a limit on novelty. Got {novelty} and the frames {frames!r}. Fit all "
+            "frames, or leave the limit out."
+        )
     if isinstance(rule, MaxErrorRate) and classes and rule.tolerance is not None:
         raise InvalidInputError(
             f"Expected no tolerance for classes, which are right or wrong. Got {rule}. Leave the tolerance out."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_number
 from onsphere.errors import InvalidInputError
+from onsphere.models.base import REASONS
 from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
 from onsphere.table.files import SUFFIXES, read_batches, to_frame
@@ -33,8 +35,9 @@ def predict_file(
     """Assess every row of a file.
 
     The output has the key columns of the input (where there are none, the number of each row, counted from 0), then
-    value, uncertainty, lower and upper (for classes the set, its members separated by |), confidence and accepted. A
-    key with the name of one of these is written as key_NAME.
+    value, uncertainty, noise, novelty and novelty_p_value, lower and upper (for classes the set, its members separated
+    by |), confidence, accepted and the reason if a row is not; as far as the model gives them. A key with the name of
+    one of these is written as key_NAME.
 
     Parameters
     ----------
@@ -45,7 +48,7 @@ def predict_file(
     out : path or file open for bytes
         A named file appears when all rows are written; an open file gets CSV, batch by batch.
     targets : sequence of str
-        With several, value, lower and upper become value_NAME and so on.
+        With several, value, noise, lower and upper become value_NAME and so on.
     coverage : float in (0, 1), default 0.9
     delimiter : str, optional
         The delimiter of a CSV file.
@@ -55,11 +58,13 @@ def predict_file(
     Returns
     -------
     dict
-        How many rows there were, and how many were accepted.
+        How many rows there were, how many were accepted and, with a limit on novelty, how many were rejected as
+        uncertain, as novel, and as both.
     """
     check_number("predict_file", "coverage", coverage, above=0, below=1)
     wanted = [column for column in columns if column.is_feature or column.kind == "key"]
     n_rows = n_accepted = 0
+    rejected = Counter[str]()
     with open_writer(out) as writer:
         for table, features in read_feature_batches(path, wanted, delimiter=delimiter):
             result = model.assess(features, coverage=coverage)
@@ -70,8 +75,10 @@ def predict_file(
             writer.add((named or {"row": np.asarray(features.index)}) | answers)
             n_rows += len(features)
             n_accepted += 0 if result.accepted is None else int(result.accepted.sum())
+            rejected.update([] if result.reason is None else result.reason.tolist())
             on_progress(n_rows)
-    return {"rows": n_rows, "accepted": n_accepted}
+    reasons = [] if model.novelty_threshold_ is None else REASONS[1:].tolist()
+    return {"rows": n_rows, "accepted": n_accepted} | {name: rejected[name] for name in reasons}
 
 
 def read_feature_batches(
@@ -93,14 +100,19 @@ def tabulate_assessment(result: Any, targets: Sequence[str]) -> dict[str, Any]:
     if result.probabilities is not None:
         table["probability"] = result.probabilities.max(axis=1)
     table["uncertainty"] = result.uncertainty
+    if result.noise is not None:
+        table |= _name_outputs("noise", result.noise, targets)
+    table |= _list_known(result, ("novelty", "novelty_p_value"))
     if result.prediction_set is not None:
         names = np.asarray(result.output_names, dtype=object)
         table["set"] = ["|".join(names[members]) for members in result.prediction_set]
     if result.lower is not None:
         table |= _name_outputs("lower", result.lower, targets) | _name_outputs("upper", result.upper, targets)
-    return table | {
-        name: getattr(result, name) for name in ("confidence", "accepted") if getattr(result, name) is not None
-    }
+    return table | _list_known(result, ("confidence", "accepted", "reason"))
+
+
+def _list_known(result: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: values for name in names if (values := getattr(result, name)) is not None}
 
 
 def _name_outputs(name: str, values: Any, targets: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ def features(
     backbone: nn.Module,
     loader: Iterable[Any],
     *,
-    layer: str | None = None,
+    layer: str | Sequence[str] | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[Features, NDArray[Any]]:
     """Return features and labels of all rows, ready for `FrozenHead.fit`.
@@ -34,10 +34,11 @@ def features(
         Not changed: it runs in evaluation mode without gradients, and every layer then gets its own mode back.
     loader : iterable of (inputs, labels)
         A DataLoader, or any iterable of batches.
-    layer : str, optional
-        Name of the layer, as in `named_modules()`, whose output to take. By default the output of the network's method
-        `features` or, without one, the input of the linear layer that runs last. Maps (n, C, H, W) are averaged over
-        space.
+    layer : str or list of str, optional
+        Name of the layer, as in `named_modules()`, whose output to take; the outputs of several stand side by side, in
+        the order of the list (then give their widths to the head: `FrozenHead(layers=...)`). By default the output of
+        the network's method `features` or, without one, the input of the linear layer that runs last. Maps (n, C, H, W)
+        are averaged over space.
     device : str or device, optional
         Where to run; the network is moved there. By default, where it is.
 
@@ -55,6 +56,8 @@ def features(
     >>> X, y = features(network, loader)
     >>> X.shape, y.tolist()
     ((6, 5), [0, 1, 2, 3, 0, 1])
+    >>> features(network, loader, layer=["1", "2"])[0].shape
+    (6, 8)
     """
     batches = list(feature_batches(backbone, loader, layer=layer, device=device))
     return _join("features", [rows for rows, _ in batches]), _join("labels", [labels for _, labels in batches])
@@ -64,7 +67,7 @@ def feature_batches(
     backbone: nn.Module,
     loader: Iterable[Any],
     *,
-    layer: str | None = None,
+    layer: str | Sequence[str] | None = None,
     device: str | torch.device | None = None,
 ) -> Generator[tuple[Features, NDArray[Any]]]:
     """Yield features and labels batch by batch, for `FrozenHead.partial_fit` where all rows do not fit in memory.
@@ -94,7 +97,7 @@ def feature_batches(
             inputs, labels = _unpack_batch(batch)
             # Not around the yield, where it would switch off the caller's gradients.
             with torch.no_grad():
-                rows = _as_rows(run(inputs.to(place)))
+                rows = _join_layers([_as_rows(output) for output in run(inputs.to(place))])
             if len(rows) != len(labels):
                 raise InvalidInputError(
                     f"Expected one label for each row of a batch. Got {len(rows)} rows of features and {len(labels)} "
@@ -147,42 +150,55 @@ def _to_numpy(values: Tensor) -> NDArray[Any]:
 
 
 @contextmanager
-def _watch_layer(network: nn.Module, layer: str | None) -> Generator[Callable[[Tensor], Any]]:
-    """Give a function from inputs to the features that `features` describes."""
+def _watch_layer(network: nn.Module, layer: str | Sequence[str] | None) -> Generator[Callable[[Tensor], list[Any]]]:
+    """Give a function from inputs to the features that `features` describes, one entry per layer."""
     own: Any = getattr(network, "features", None)
     if layer is None and callable(own) and not isinstance(own, nn.Module):
-        yield own
+        yield lambda inputs: [own(inputs)]
         return
-    seen: list[Any] = []
-
-    def see(value: Any) -> None:
-        seen[:] = [value]  # only the last one is needed, and the others would take memory
-
+    seen: dict[str, Any] = {}  # only the last of each is needed, and the others would take memory
     if layer is None:
-        missing = f"a method 'features' or a linear layer that runs. {type(network).__name__} has neither"
+        names = ["linear"]
+        missing = {"linear": f"a method 'features' or a linear layer that runs. {type(network).__name__} has neither"}
         handles = [
             module.register_forward_pre_hook(
-                lambda _, args, kwargs: see(args[0] if args else kwargs["input"]), with_kwargs=True
+                lambda _, args, kwargs: seen.update(linear=args[0] if args else kwargs["input"]), with_kwargs=True
             )
             for module in network.modules()
             if isinstance(module, nn.Linear)
         ]
     else:
-        missing = f"a forward pass through {layer!r}. {type(network).__name__} does not use it"
-        handles = [_find_layer(network, layer).register_forward_hook(lambda _, args, output: see(output))]
+        names: list[Any] = list(layer) if isinstance(layer, list | tuple) and layer else [layer]
+        modules = {name: _find_layer(network, name) for name in names}
+        missing = {name: f"a forward pass through {name!r}. {type(network).__name__} does not use it" for name in names}
+        handles = [
+            module.register_forward_hook(lambda _, args, output, name=name: seen.update({name: output}))
+            for name, module in modules.items()
+        ]
 
-    def run(inputs: Tensor) -> Any:
+    def run(inputs: Tensor) -> list[Any]:
         seen.clear()
         network(inputs)
-        if not seen:
-            raise InvalidInputError(f"Expected {missing}. Name the layer whose output to take, with layer=.")
-        return seen[-1]
+        for name in names:
+            if name not in seen:
+                raise InvalidInputError(f"Expected {missing[name]}. Name the layer whose output to take, with layer=.")
+        return [seen[name] for name in names]
 
     try:
         yield run
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _join_layers(blocks: list[Tensor]) -> Tensor:
+    n_rows = sorted({len(block) for block in blocks})
+    if len(n_rows) > 1:
+        raise InvalidInputError(
+            f"Expected layers with one row per input. Got {' and '.join(map(str, n_rows))} rows of the same batch. "
+            "Name layers that see each input once, with layer=."
+        )
+    return torch.cat(blocks, dim=1)
 
 
 def _find_layer(network: nn.Module, layer: str) -> nn.Module:

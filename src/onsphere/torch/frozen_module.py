@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,8 +13,11 @@ from onsphere._internal.validation import check_fitted, parameter_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.backbone import split_columns
 from onsphere.models.frozen import FrozenHead
+from onsphere.models.frozen.blocks import place_blocks, take_last_block
 from onsphere.models.frozen.ridge import Head, Kernel
+from onsphere.models.frozen.sums import join_scores
 from onsphere.models.frozen.targets import NumberTarget
+from onsphere.models.novelty import InputFrame, compute_novelty
 from onsphere.sphere import geometry, scores
 from onsphere.sphere.geometry import SphericalOutput
 
@@ -31,11 +35,14 @@ class FrozenOutput(NamedTuple):
         As `FrozenHead.predict_uncertainty`.
     direction : tensor of shape (n, k)
         Of the head that gives the value.
+    novelty : tensor of shape (n,), or None
+        As `FrozenHead.predict_novelty`; None for a head without an input frame.
     """
 
     value: Tensor
     uncertainty: Tensor
     direction: Tensor
+    novelty: Tensor | None
 
 
 class _HeadModule(nn.Module):
@@ -70,6 +77,22 @@ class _HeadModule(nn.Module):
         return columns @ self.weights + self.intercept
 
 
+class _NoveltyModule(nn.Module):
+    """The input frame of a head, in double precision."""
+
+    def __init__(self, frame: InputFrame, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.widths, self.frame = widths, frame
+        for name in ("center", "scale", "landmarks", "whitener"):
+            self.register_buffer(name, torch.from_numpy(np.array(getattr(frame, name))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the shortfall of features (n, p), (n,)."""
+        numbers: dict[str, Any] = {name: values.double() for name, values in self.named_buffers()}
+        missed = replace(self.frame, **numbers).measure(place_blocks(cast(Any, x.double()), self.widths))
+        return cast(Tensor, missed)
+
+
 class FrozenModule(nn.Module):
     """The numbers of a fitted FrozenHead, as buffers: nothing in it is trained. Made by `to_torch`.
 
@@ -81,7 +104,7 @@ class FrozenModule(nn.Module):
         The class of each index in `FrozenOutput.value`.
     """
 
-    def __init__(self, head: FrozenHead) -> None:
+    def __init__(self, head: FrozenHead, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         check_fitted(head, "estimator_")
         solution, target = head._solve(), head.target_
@@ -97,6 +120,11 @@ class FrozenModule(nn.Module):
             self.register_buffer("target_scale", torch.from_numpy(np.array(target.embedding.scale_)))
         else:
             self.classes = head.classes_.tolist()
+        self.to(dtype)
+        # What is missing to 1 is small, and single precision would leave too few digits of it.
+        frame = None if solution.frames is None else solution.frames.input
+        self.novelty = None if frame is None else _NoveltyModule(frame, solution.widths)
+        self.widths = solution.widths
 
     def forward(self, x: Tensor) -> FrozenOutput:
         """Return value, uncertainty and direction of features (n, p)."""
@@ -105,14 +133,18 @@ class FrozenModule(nn.Module):
                 f"Expected features of shape (n, {self.n_features}), as the head was fitted on. Got {tuple(x.shape)}. "
                 "Nothing is broadcast: reshape them, or fit a head on features like these."
             )
-        every = {name: self._read(module(x)) for name, module in self.heads.items()}
-        parts = {name: self._score(outputs, self.reach[name]) for name, outputs in every.items()}
-        if len(parts) > 1:
-            parts = {name: (part - self.center[name]) / self.spread[name] for name, part in parts.items()}
-        outputs, uncertainty = every[self.value_head], torch.stack(list(parts.values())).sum(dim=0)
+        last = take_last_block(cast(Any, x), self.widths)
+        every = {name: self._read(module(last)) for name, module in self.heads.items()}
+        parts: Any = {name: self._score(outputs, self.reach[name]) for name, outputs in every.items()}
+        missed: Any = None if self.novelty is None else self.novelty(x)
+        uncertainty = cast(Tensor, join_scores(parts, missed, self.center, self.spread)).to(x.dtype)
         # Rows that overflow are farthest from all training rows.
         uncertainty = torch.where(torch.isnan(uncertainty), torch.inf, uncertainty)
-        return FrozenOutput(self._decode(outputs), uncertainty, outputs.direction)
+        novelty: Any = None
+        if self.novelty is not None:
+            novelty = cast(Tensor, compute_novelty(missed, self.novelty.frame.ordinary)).to(x.dtype)
+        outputs = every[self.value_head]
+        return FrozenOutput(self._decode(outputs), uncertainty, outputs.direction, novelty)
 
     def _read(self, table: Tensor) -> SphericalOutput:
         if self.classes is not None:
@@ -154,4 +186,4 @@ def to_torch(head: FrozenHead, *, dtype: torch.dtype = torch.float32) -> FrozenM
         raise InvalidTypeError(f"to_torch needs a FrozenHead. Got {type(head).__name__}.")
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):  # type: ignore[reportUnnecessaryIsInstance]
         raise parameter_error("to_torch", "dtype", "a floating dtype of torch", dtype)
-    return FrozenModule(head).to(dtype)
+    return FrozenModule(head, dtype)

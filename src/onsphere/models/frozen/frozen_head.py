@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 
-from onsphere._internal.row_hashes import hash_rows
+from onsphere._internal.row_hashes import hash_numbers, hash_rows
 from onsphere._internal.validation import (
     Floats,
     check_fitted,
@@ -25,9 +27,11 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.classifier import ClassificationMixin, ClassPrediction, project_to_simplex
+from onsphere.models.classifier import ClassificationMixin, ClassPrediction, mix_evenly, project_to_simplex
+from onsphere.models.frames import FRAMES, Frames, Measured, check_frames
+from onsphere.models.frozen.blocks import take_last_block
 from onsphere.models.frozen.ridge import Design, Head, Kernel, Linear, Quadratic
-from onsphere.models.frozen.sums import Solution, Sums, hash_numbers, list_differences
+from onsphere.models.frozen.sums import Solution, Sums, list_differences
 from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target
 from onsphere.models.regressor import RegressionMixin, RegressionPrediction
 from onsphere.sphere import geometry, scores
@@ -44,8 +48,10 @@ _JOINT = ("kernel", "quadratic", "linear")
 class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     """Labels or values, each with an uncertainty, from the features of a network that is not trained again.
 
-    The target is placed on a sphere and regressed on the features by ridge regression, which has a closed form. Only
-    sums over rows are kept, so rows can come in batches (`partial_fit`) and from several machines (`merge`).
+    The target is placed on a sphere and regressed on the features by ridge regression, which has a closed form. The
+    features lie on a sphere too, and how far some training rows fall short of a row is its novelty, which adds to the
+    uncertainty. Only sums over rows and a few rows are kept, so rows can come in batches (`partial_fit`) and from
+    several machines (`merge`).
 
     Parameters
     ----------
@@ -55,6 +61,14 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         distance from there to its 90 % quantile, and takes labels or values from the head that errs least. Both are
         measured on a tenth of the rows (at most 5,000), which the heads measured have not seen; afterwards these rows
         are fitted as well.
+    layers : sequence of int, optional
+        Widths of the layers whose features stand side by side in a row, as `onsphere.torch.features` gives them for
+        several layers. The heads see the last one. Novelty is measured on all of them, each scaled to length 1: early
+        layers still see what the last one has learned to ignore. By default all features are of one layer.
+    frames : "all", "target", or a tuple of "target", "error" and "input", default "all"
+        "target" alone gives the heads without novelty. "input" adds novelty: up to 300 landmarks among at most 5,000
+        rows, which see angles between features and their length. "error" makes sigma fit the errors on these rows,
+        each left out in turn (in closed form); for classes, and with fewer than 40 rows, it changes nothing.
     task : {"auto", "classification", "regression"}, default "auto"
         "auto" takes floats and tables of several columns for regression, anything else for classes.
     ridge : "gcv" or float, default "gcv"
@@ -93,7 +107,8 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     The uncertainty of one head is, for classes, how far ‖d‖ is from the length that 99 % of ordinary rows stay below:
     shorter directions are ambiguous, and longer ones extrapolate. (The signed score 1 − ‖d‖ would trust these most of
     all: features of ten times the usual size, say.) For regression it is u + a in the unit of the target; see
-    `onsphere.sphere.scores`. That of "joint" has no unit: 0 is an ordinary row.
+    `onsphere.sphere.scores`. That of "joint", and that of any kind with novelty, has no unit: 0 is an ordinary row. The
+    shortfall counts like one more head there, but only above its median, so that novelty never makes a row surer.
 
     Examples
     --------
@@ -112,10 +127,14 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     sums_: Sums
     n_features_in_: int
 
+    layers: Sequence[int] | None = None  # heads of older files have none
+
     def __init__(
         self,
         kind: str = "joint",
         *,
+        layers: Sequence[int] | None = None,
+        frames: str | Collection[str] = "all",
         task: str = "auto",
         ridge: float | str = "gcv",
         bandwidth: float = 0.1,
@@ -124,6 +143,8 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.kind = kind
+        self.layers = layers
+        self.frames = frames
         self.task = task
         self.ridge = ridge
         self.bandwidth = bandwidth
@@ -235,6 +256,7 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     def _begin(self, rows: Floats, y: Any, *, classes: Any) -> None:
         """Fix everything that must be known before the first sum."""
         self._check_parameters()
+        widths, frames = self._check_layers(rows), check_frames(self, FRAMES)
         check_target_given(self, y)
         check_same_length(rows, y)
         if self.task == "regression" and classes is not None:
@@ -246,8 +268,10 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
         names = _JOINT if self.kind == "joint" else (self.kind,)
         with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
-            designs = {name: self._make_design(name, rows, seed) for name in names}
-        self._set_sums(Sums.empty(designs, seed, rows.shape[1], self.target_.width))
+            designs = {name: self._make_design(name, take_last_block(rows, widths), seed) for name in names}
+        sizes = {"n_features": rows.shape[1], "n_targets": self.target_.width}
+        beside = tuple(name for name in FRAMES[1:] if name in frames)
+        self._set_sums(Sums.empty(designs, seed, **sizes, widths=widths, frames=beside))
         self._seen = np.empty(0, dtype=np.uint64)
 
     def _check_parameters(self) -> None:
@@ -259,6 +283,17 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
             raise parameter_error(self, "ridge", "'gcv' or a float above 0", self.ridge)
         check_number(self, "bandwidth", self.bandwidth, above=0)
         check_number(self, "n_landmarks", self.n_landmarks, above=1, closed="left", whole=True)
+
+    def _check_layers(self, rows: Floats) -> tuple[int, ...]:
+        """Return the widths of the layers; one if none are given."""
+        given: Any = self.layers
+        if given is None:
+            return (rows.shape[1],)
+        is_list = isinstance(given, list | tuple) and all(isinstance(width, Integral) for width in given)
+        if not (is_list and given and min(given) > 0 and sum(given) == rows.shape[1]):
+            expected = f"None or a list of widths above 0 that add up to the {rows.shape[1]} features of a row"
+            raise parameter_error(self, "layers", expected, given)
+        return tuple(int(width) for width in given)
 
     def _make_design(self, name: str, rows: Floats, seed: int) -> Design:
         if name != "kernel":
@@ -275,7 +310,8 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         """Set these sums, and forget what was fitted from others."""
         self.sums_ = sums
         self._solution: Solution | None = None
-        self.calibration_ = self.threshold_ = self._rule = None
+        self.calibration_ = None
+        self._drop_thresholds()
 
     def _solve(self) -> Solution:
         """Return the solution, found when it is first needed, so that small batches stay cheap."""
@@ -342,16 +378,47 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
 
     def _predict(self, X: Any) -> RegressionPrediction | ClassPrediction:
         check_fitted(self, "estimator_")
-        outputs, uncertainty = self._solve().predict(self._check_rows(X))
+        solution, rows = self._solve(), self._check_rows(X)
+        every = solution.predict_per_head(rows)
+        outputs = every[solution.value_head]
         details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
+        frames = solution.frames
         if isinstance(self.target_, ClassTarget):
+            novelty, missed = (None, None) if frames is None else frames.measure_novelty(solution.place(rows))
             # Without a direction, all classes are equally likely.
-            probabilities = project_to_simplex(np.nan_to_num(outputs.direction, nan=0.0))
-            return ClassPrediction(outputs.direction.argmax(axis=1), probabilities, uncertainty, details)
+            direction = np.nan_to_num(outputs.direction, nan=0.0)
+            return ClassPrediction(
+                label_index=outputs.direction.argmax(axis=1),
+                probabilities=mix_evenly(project_to_simplex(direction), novelty),
+                uncertainty=solution.join(every, missed),
+                details=details,
+                noise=None if frames is None else np.maximum(1.0 - geometry.norm(direction), 0.0),
+                novelty=novelty,
+                missed=missed,
+            )
         embedding = self.target_.embedding
         details["anchor_residual"] = scores.anchor_residual(outputs, embedding.anchor)
-        value = embedding.decode(outputs, decoder="mean")
-        return RegressionPrediction(value, embedding.sigma(outputs), uncertainty, details)
+        value, sigma = embedding.decode(outputs, decoder="mean"), embedding.sigma(outputs)
+        measured = Measured(sigma, sigma, None, None)
+        if frames is not None:
+            center, spread = embedding.center_, embedding.spread_
+            measured = frames.measure(solution.place(rows), value, sigma, center=center, spread=spread)
+        return RegressionPrediction(
+            value=value,
+            sigma=measured.sigma,
+            uncertainty=solution.join(every, measured.missed),
+            details=details,
+            noise=None if frames is None else measured.noise,
+            novelty=measured.novelty,
+            missed=measured.missed,
+        )
+
+    @property
+    def _frames(self) -> Frames | None:
+        return self._solve().frames
+
+    def _get_ordinary(self) -> float | None:
+        return None if self._frames is None else self._frames.ordinary
 
     def _has_classes(self, y: Any) -> bool:
         """Return what the task says or, for "auto", whether y holds neither floats nor several columns."""

@@ -20,7 +20,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.sphere import geometry
 from onsphere.sphere.geometry import Array
 
-__all__ = ["LARGEST", "RIDGES", "Design", "Head", "Kernel", "Linear", "Quadratic", "Statistics", "solve"]
+__all__ = ["LARGEST", "RIDGES", "Design", "Head", "Kernel", "Linear", "Quadratic", "Statistics", "leave_out", "solve"]
 
 # The ridges that generalised cross-validation chooses from: decades, because its minimum is flat.
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
@@ -233,8 +233,7 @@ class Head:
 
 def solve(design: Design, statistics: Statistics, ridge: float | str) -> Head:
     """Fit a head from the sums alone, with this ridge or the one that generalised cross-validation prefers."""
-    inner = statistics.center() if design.has_intercept else statistics
-    penalty = design.make_penalty(np.diag(inner.gram) / max(inner.n_rows, 1))
+    inner, penalty = _prepare(design, statistics)
     if isinstance(ridge, str):
         ridge = min(RIDGES, key=lambda strength: _cross_validate(design, inner, penalty, strength))
     weights: Any = cho_solve(_factor(inner.gram, penalty, ridge), inner.cross)
@@ -242,6 +241,33 @@ def solve(design: Design, statistics: Statistics, ridge: float | str) -> Head:
     if design.has_intercept:
         intercept = (statistics.target_sum - statistics.column_sum @ weights) / max(statistics.n_rows, 1)
     return Head(design, weights, intercept, ridge)
+
+
+def leave_out(head: Head, statistics: Statistics, X: Floats, targets: Floats) -> Floats:
+    """Predict rows that a head was fitted on, each as the head fitted without it would, in closed form, (n, t).
+
+    Parameters
+    ----------
+    head : Head
+    statistics : Statistics
+        Of all rows that it was fitted on.
+    X, targets : arrays of shapes (n, p) and (n, t)
+        Some of these rows.
+    """
+    inner, penalty = _prepare(head.design, statistics)
+    columns, alone = head.design.make_columns(X), 0.0
+    if head.design.has_intercept:
+        columns, alone = columns - statistics.column_sum / statistics.n_rows, 1.0 / statistics.n_rows
+    solved: Any = cho_solve(_factor(inner.gram, penalty, head.ridge), columns.T)
+    # What a row says of itself: its error without it is that much larger.
+    leverage = np.sum(columns * solved.T, axis=1, keepdims=True) + alone
+    return targets - (targets - head.predict(X)) / np.maximum(1.0 - leverage, 1e-9)
+
+
+def _prepare(design: Design, statistics: Statistics) -> tuple[Statistics, Floats]:
+    """Return the sums to solve for, and the matrix of the ridge term."""
+    inner = statistics.center() if design.has_intercept else statistics
+    return inner, design.make_penalty(np.diag(inner.gram) / max(inner.n_rows, 1))
 
 
 def _cross_validate(design: Design, inner: Statistics, penalty: Floats, ridge: float) -> float:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from onsphere._internal.row_hashes import mix_bits
+from onsphere._internal.row_hashes import hash_numbers
 from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
-from onsphere.models.frozen.ridge import LARGEST, Design, Head, Statistics, solve
+from onsphere.models.frames import Frames
+from onsphere.models.frozen.blocks import fit_block_frame, place_blocks, take_last_block
+from onsphere.models.frozen.ridge import LARGEST, Design, Head, Statistics, leave_out, solve
 from onsphere.models.frozen.targets import Target
-from onsphere.sphere.geometry import SphericalOutput
+from onsphere.sphere.geometry import Array, SphericalOutput
 
-__all__ = ["LARGEST_OUTPUT", "Sample", "Solution", "Sums", "hash_numbers", "list_differences"]
+__all__ = ["LARGEST_OUTPUT", "Sample", "Solution", "Sums", "join_scores", "list_differences"]
 
 # Rows kept, at most, to see what scores look like on rows that a head has not seen; quantiles need no more.
 _N_KEPT = 5000
@@ -39,9 +44,14 @@ class Solution:
     reach : dict of str to float
         For each head, the length that directions of ordinary rows stay below.
     center, spread : dicts of str to float
-        The median of each head's score, and the distance from there to the 90 % quantile.
+        The median of each head's score, and the distance from there to the 90 % quantile; under "input", of the
+        shortfall.
     value_head : str
         The head that errs least.
+    widths : tuple of int
+        Features of each layer; the heads see the last one.
+    frames : Frames or None
+        What was fitted beside the target frame.
     """
 
     target: Target
@@ -50,21 +60,24 @@ class Solution:
     center: dict[str, float]
     spread: dict[str, float]
     value_head: str
+    widths: tuple[int, ...] = ()  # solutions of older files have neither
+    frames: Frames | None = None
 
-    def predict(self, X: Floats) -> tuple[SphericalOutput, Floats]:
-        """Return what the value head predicts, and the score: the only head's, or the sum of all on one scale."""
-        outputs = self.predict_per_head(X)
-        parts = self.score(outputs)
-        if len(parts) > 1:
-            parts = {name: (part - self.center[name]) / self.spread[name] for name, part in parts.items()}
-        return outputs[self.value_head], np.sum(list(parts.values()), axis=0)
+    def place(self, X: Array) -> Array:
+        """Return the rows as the frames see them."""
+        return place_blocks(X, self.widths)
+
+    def join(self, outputs: dict[str, SphericalOutput], missed: Floats | None) -> Floats:
+        """Return the score of each row by all heads and the input frame."""
+        return join_scores(self.score(outputs), missed, self.center, self.spread)
 
     def predict_per_head(self, X: Floats) -> dict[str, SphericalOutput]:
         """Return what each head predicts; NaN for rows so far away that the numbers would overflow."""
         outputs: dict[str, SphericalOutput] = {}
+        last = take_last_block(X, self.widths)
         for name, head in self.heads.items():
             with np.errstate(over="ignore", invalid="ignore"):
-                table = _predict_in_blocks(head, X)
+                table = _predict_in_blocks(head, last)
                 table[~(np.abs(table).max(axis=1) < LARGEST_OUTPUT)] = np.nan
             outputs[name] = self.target.read_table(table)
         return outputs
@@ -75,20 +88,28 @@ class Solution:
         return {name: np.where(np.isnan(score), np.inf, score) for name, score in found.items()}
 
 
-def hash_numbers(rows: Floats, seed: int) -> NDArray[np.uint64]:
-    """Return a number per row of a table that looks random and depends on the values of the row alone.
+def join_scores(
+    parts: dict[str, Array], missed: Array | None, center: dict[str, float], spread: dict[str, float]
+) -> Array:
+    """Return the only score, or the sum of all on one scale; numpy, torch, or arrays of a graph.
+
+    A row that the landmarks reach better than most is not surer of its class for that, so a shortfall below the median
+    counts as nothing: novelty adds to the uncertainty, and never takes from it.
 
     Examples
     --------
     >>> import numpy as np
-    >>> codes = hash_numbers(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]), seed=0)
-    >>> bool(codes[0] == codes[2]), bool(codes[0] == codes[1])
-    (True, False)
+    >>> scale = {"center": {"linear": 1.0, "input": 0.1}, "spread": {"linear": 2.0, "input": 0.1}}
+    >>> join_scores({"linear": np.array([1.0, 1.0, 5.0])}, np.array([0.0, 0.3, 0.3]), **scale)
+    array([0., 2., 4.])
     """
-    bits = (rows + 0.0).view(np.uint64)  # so that −0.0 counts as 0.0
-    bits = bits ^ (bits >> np.uint64(32))
-    factors = np.random.default_rng(seed).integers(2**63, size=rows.shape[1], dtype=np.uint64) * 2 + 1
-    return mix_bits((bits * factors).sum(axis=1, dtype=np.uint64))
+    if len(parts) == 1 and missed is None:
+        return next(iter(parts.values()))
+    scaled = [(part - center[name]) / spread[name] for name, part in parts.items()]
+    if missed is not None:
+        xp = array_namespace(missed)
+        scaled.append(xp.clip((missed - center["input"]) / spread["input"], 0.0, None))
+    return reduce(operator.add, scaled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +164,10 @@ class Sums:
     statistics : dict of str to Statistics
         Of the rows that are not kept.
     kept : Sample
+    widths : tuple of int
+        Features of each layer; the heads see the last one.
+    frames : tuple of str
+        What to fit beside the target frame.
     """
 
     designs: dict[str, Design]
@@ -150,28 +175,41 @@ class Sums:
     n_rows: int
     statistics: dict[str, Statistics]
     kept: Sample
+    widths: tuple[int, ...] = ()  # sums of older files have neither
+    frames: tuple[str, ...] = ()
 
     @classmethod
-    def empty(cls, designs: dict[str, Design], seed: int, n_features: int, n_targets: int) -> Sums:
+    def empty(
+        cls,
+        designs: dict[str, Design],
+        seed: int,
+        *,
+        n_features: int,
+        n_targets: int,
+        widths: tuple[int, ...],
+        frames: tuple[str, ...],
+    ) -> Sums:
         """Return sums over no rows."""
         statistics = {name: Statistics.empty(design.n_columns, n_targets) for name, design in designs.items()}
-        return cls(
-            designs, seed, 0, statistics, Sample.from_rows(np.empty((0, n_features)), np.empty((0, n_targets)), seed)
-        )
+        kept = Sample.from_rows(np.empty((0, n_features)), np.empty((0, n_targets)), seed)
+        return cls(designs, seed, 0, statistics, kept, widths, frames)
 
     def copy_empty(self) -> Sums:
         """Return the same sums over no rows."""
-        return self.empty(self.designs, self.seed, self.kept.X.shape[1], self.kept.targets.shape[1])
+        sizes = {"n_features": self.kept.X.shape[1], "n_targets": self.kept.targets.shape[1]}
+        return self.empty(self.designs, self.seed, **sizes, widths=self.widths, frames=self.frames)
 
     @property
     def identity(self) -> dict[str, Any]:
         """Everything two sums must share before they can be added."""
         columns = {f"columns of the {name} head": list(vars(design).values()) for name, design in self.designs.items()}
-        return {"kind": " and ".join(self.designs), **columns, "draw of rows": self.seed}
+        shared = {"draw of rows": self.seed, "layers": self.widths, "frames": self.frames}
+        return {"kind": " and ".join(self.designs), **columns, **shared}
 
     def add_rows(self, X: Floats, targets: Floats) -> Sums:
         """Return the sums with these rows added; raise an error for rows whose sums would overflow."""
-        _check_size("features", X, min(design.largest_feature for design in self.designs.values()))
+        last = take_last_block(X, self.widths)
+        _check_size("features", last, min(design.largest_feature for design in self.designs.values()))
         _check_size("standardised targets", targets, LARGEST)
         return self._add(self.statistics, Sample.from_rows(X, targets, self.seed), len(X))
 
@@ -186,25 +224,43 @@ class Sums:
         return replace(self, n_rows=self.n_rows + n_more, statistics=summed, kept=rows[:_N_KEPT])
 
     def _sum_rows(self, name: str, rows: Sample) -> Statistics:
-        design = self.designs[name]
+        design, last = self.designs[name], take_last_block(rows.X, self.widths)
         total = Statistics.empty(design.n_columns, rows.targets.shape[1])
         for block in _blocks(len(rows)):
-            total += Statistics.from_rows(design.make_columns(rows.X[block]), rows.targets[block])
+            total += Statistics.from_rows(design.make_columns(last[block]), rows.targets[block])
         return total
 
     def solve(self, target: Target, ridge: float | str) -> Solution:
         """Fit each head without some of the kept rows, measure it on them, and fit it again with them."""
         n_held = min(len(self.kept), max(self.n_rows // 10, min(self.n_rows // 2, 20)))
         held, rest = self.kept[:n_held], self.kept[n_held:]
-        solution, error = Solution(target, {}, {}, {}, {}, ""), dict[str, float]()
+        last = take_last_block(held.X, self.widths)
+        solution, error = Solution(target, {}, {}, {}, {}, "", self.widths), dict[str, float]()
         for name, design in self.designs.items():
             without = self.statistics[name] + self._sum_rows(name, rest)
             solution.heads[name] = solve(design, without + self._sum_rows(name, held), ridge)
-            trial = target.read_table(_predict_in_blocks(solve(design, without, solution.heads[name].ridge), held.X))
+            trial = target.read_table(_predict_in_blocks(solve(design, without, solution.heads[name].ridge), last))
             solution.reach[name] = target.find_reach(trial)
             solution.center[name], solution.spread[name] = _find_scale(target.score(trial, solution.reach[name]))
             error[name] = target.compute_error(trial, target.read_table(held.targets))
-        return replace(solution, value_head=min(error, key=lambda name: error[name]))
+        solution = replace(solution, value_head=min(error, key=lambda name: error[name]))
+        return replace(solution, frames=self._fit_frames(solution)) if self.frames else solution
+
+    def _fit_frames(self, solution: Solution) -> Frames:
+        """Fit the frames that are asked for on the kept rows, and add the scale of the shortfall to the solution."""
+        input_frame = error_frame = None
+        if "input" in self.frames:
+            input_frame, missed = fit_block_frame(self.kept.X, self.widths)
+            solution.center["input"], solution.spread["input"] = _find_scale(missed)
+        if "error" in self.frames:
+            error_frame = solution.target.fit_noise(lambda: self._leave_out(solution), self.kept.targets)
+        return Frames(0, input_frame, error_frame)
+
+    def _leave_out(self, solution: Solution) -> Floats:
+        """Return what the value head predicts for each kept row if it is fitted on all others."""
+        name, last = solution.value_head, take_last_block(self.kept.X, self.widths)
+        statistics = self.statistics[name] + self._sum_rows(name, self.kept)
+        return leave_out(solution.heads[name], statistics, last, self.kept.targets)
 
 
 def _predict_in_blocks(head: Head, X: Floats) -> Floats:

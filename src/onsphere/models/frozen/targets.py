@@ -5,6 +5,7 @@ Both classes have the same names in the same order. Targets and predictions are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from onsphere._internal.validation import Floats, check_at_least_two_classes, check_labels, check_regression_target
 from onsphere.models.backbone import join_columns, split_columns
+from onsphere.models.noise import N_ROWS_NEEDED, ErrorFrame, fit_error_frame
 from onsphere.sphere import Lift, OneHot, geometry, scores
 from onsphere.sphere.geometry import SphericalOutput
 
@@ -61,6 +63,9 @@ class ClassTarget:
         """Return the share of wrong classes."""
         return float(np.mean(outputs.direction.argmax(axis=1) != truth.direction.argmax(axis=1)))
 
+    def fit_noise(self, leave_out: Callable[[], Floats], table: Floats) -> ErrorFrame | None:
+        """Return None: the noise of classes is read off the direction."""
+
 
 @dataclass(frozen=True, eq=False)
 class NumberTarget:
@@ -105,6 +110,31 @@ class NumberTarget:
     def compute_error(self, outputs: SphericalOutput, truth: SphericalOutput) -> float:
         """Return the mean squared error of the standardised target."""
         return float(np.mean((np.asarray(outputs.mean) - np.asarray(truth.mean)) ** 2))
+
+    def fit_noise(self, leave_out: Callable[[], Floats], table: Floats) -> ErrorFrame | None:
+        """Return the factor that makes sigma fit the errors on rows that were left out; None for too few rows.
+
+        Parameters
+        ----------
+        leave_out : callable
+            Gives the columns predicted for each row without it.
+        table : array of shape (n, width)
+            The true columns.
+        """
+        if len(table) < N_ROWS_NEEDED:
+            return None
+        outputs, truth = self.read_table(leave_out()), self.read_table(table)
+        value, target = (self.embedding.decode(each, decoder="mean") for each in (outputs, truth))
+        return fit_error_frame(
+            np.empty((len(table), 0)),
+            value,
+            self.embedding.sigma(outputs),
+            target,
+            None,
+            spread=self.embedding.spread_,
+            learns=False,
+            random_state=0,
+        )
 
 
 Target = ClassTarget | NumberTarget

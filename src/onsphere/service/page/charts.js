@@ -55,17 +55,18 @@ export function drawBars(values, seconds) {
   return svg;
 }
 
-export function drawUncertainties(points, band, threshold) {
-  const known = points.filter(point => point.uncertainty !== null);
-  const values = known.map(point => point.uncertainty);
+// A score of each request, by its name in the points, against the band of the calibration rows.
+export function drawScores(points, score, title, band, threshold) {
+  const known = points.filter(point => point[score] !== null);
+  const values = known.map(point => point[score]);
   const high = Math.max(...values, band ? band.high : 0, threshold ?? 0, 1e-12) * 1.05, low = Math.min(0, ...values);
   const outside = threshold === null ? 0 : values.filter(value => value > threshold).length;
-  const svg = frame(known.length ? `Uncertainty of the last ${known.length} requests: latest ${formatNumber(values.at(-1))}, ${outside} above the threshold${threshold === null ? "" : ` of ${formatNumber(threshold)}`}.` : "No requests yet.");
+  const svg = frame(known.length ? `${title} of the last ${known.length} requests: latest ${formatNumber(values.at(-1))}, ${outside} above the threshold${threshold === null ? "" : ` of ${formatNumber(threshold)}`}.` : "No requests yet.");
   const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(known.length - 1, 1), LEFT + 4, WIDTH - RIGHT - 4);
   if (band) svg.append(shape("rect", { class: "band", x: LEFT, width: WIDTH - LEFT - RIGHT, y: y(band.high), height: y(band.low) - y(band.high) }));
   grid(svg, y, low, high);
   known.forEach((point, index) => svg.append(shape("circle", {
-    class: threshold !== null && point.uncertainty > threshold ? "dot bad" : "dot", r: 2, cx: x(index), cy: y(point.uncertainty) })));
+    class: threshold !== null && point[score] > threshold ? "dot bad" : "dot", r: 2, cx: x(index), cy: y(point[score]) })));
   if (threshold !== null) limit(svg, y, threshold, "threshold");
   caption(svg, known.length ? `${known.length} request${known.length === 1 ? "" : "s"}` : "no requests yet", "latest");
   return svg;

@@ -1,4 +1,4 @@
-import { drawBars, drawCapital, drawIntervals, drawProbabilities, drawUncertainties, formatNumber } from "./charts.js";
+import { drawBars, drawCapital, drawIntervals, drawProbabilities, drawScores, formatNumber } from "./charts.js";
 
 const at = id => document.getElementById(id);
 const PAUSE = 2000;
@@ -40,17 +40,19 @@ function show(live) {
   at("slow").textContent = minute && minute.seconds_99 !== null ? `${formatNumber(1000 * minute.seconds_99)} ms` : "–";
   at("accepted").textContent = minute && minute.accepted !== null ? `${formatNumber(100 * minute.accepted)} %` : "–";
   if (minute) at("throughput").replaceChildren(drawBars(minute.requests, minute.bin_seconds));
-  at("uncertainty").replaceChildren(drawUncertainties(live.points, model.calibration_band, model.threshold));
+  at("uncertainty").replaceChildren(drawScores(live.points, "uncertainty", "Uncertainty", model.calibration_band, model.threshold));
+  at("novelty").replaceChildren(drawScores(live.points, "missed", "Shortfall", model.novelty_band, model.novelty_threshold));
+  at("novelty-figure").hidden = !model.frames?.includes("input");
   at("drift").replaceChildren(live.drift ? drawCapital(live.points, live.drift) : element("p", { class: "note" },
     live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
   at("reset").hidden = !live.drift;
   at("promise").textContent = live.drift ? describePromise(Math.exp(-live.drift.alarm_line)) : "";
-  showHints(live.drift?.hints ?? [], live.drift?.alarm);
+  showHints(live.drift?.hints ?? [], live.drift);
   showRejected(live.rejected);
   const lines = [];
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
   if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
-  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised at row ${live.drift.alarmed_at}: the rows are not like those of the calibration.`]);
+  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised at row ${live.drift.alarmed_at}${live.drift.watched.length > 1 ? ` by the ${live.drift.alarmed_by}` : ""}: the rows are not like those of the calibration.`]);
   say(lines.length ? lines : [["good", describeQuiet(live.drift)]]);
 }
 
@@ -67,21 +69,24 @@ function describePromise(alpha) {
   return model.calibrated_by ? `A${kept.slice(1)}` : `If the model was calibrated on rows kept apart for it, ${kept}`;
 }
 
-function showHints(hints, alarm) {
+function showHints(hints, drift) {
   at("hints").hidden = !hints.length;
-  const title = alarm ? "Columns that moved:" : "Columns that moved, though the uncertainty does not show it:";
+  const silent = drift?.watched.length > 1 ? "neither uncertainty nor novelty shows it" : "the uncertainty does not show it";
+  const title = drift?.alarm ? "Columns that moved:" : `Columns that moved, though ${silent}:`;
   at("hints").replaceChildren(element("p", {}, title), element("ul", {}, ...hints.map(hint => element("li", {}, hint))));
 }
 
 function showRejected(rows) {
   const features = model.columns.filter(column => column.required || column.kind === "key").map(column => column.name);
   const withRows = rows.some(row => row.row);
-  const names = ["Time", "Value", "Uncertainty", "Why", ...(withRows ? features : [])];
+  const withNovelty = rows.some(row => "novelty" in row.answer);
+  const names = ["Time", "Value", "Uncertainty", ...(withNovelty ? ["Novelty"] : []), "Why", ...(withRows ? features : [])];
   at("rejected-head").replaceChildren(element("tr", {}, ...names.map(name => element("th", { scope: "col" }, name))));
   const lines = rows.map(row => element("tr", {},
     element("td", { class: "time" }, new Date(1000 * row.at).toLocaleTimeString()),
     element("td", {}, formatValue(row.answer.value)),
     element("td", {}, formatNumber(row.answer.uncertainty)),
+    ...(withNovelty ? [element("td", {}, formatNumber(row.answer.novelty))] : []),
     element("td", { class: "wide" }, row.answer.reason ?? ""),
     ...(withRows ? features.map(name => element("td", {}, formatCell({ ...row.row, ...row.key }[name]))) : [])));
   at("rejected").replaceChildren(...(lines.length ? lines : [element("tr", {}, element("td", { colspan: names.length }, "None yet."))]));
@@ -126,6 +131,8 @@ function readRow(form) {
 function showAnswer(answer, recorded) {
   const verdict = answer.accepted === null ? ["", "No threshold is set"] : answer.accepted ? ["good", "✓ Accepted"] : ["bad", "✗ Rejected"];
   const facts = [["Value", formatValue(answer.value)], ["Uncertainty", formatNumber(answer.uncertainty, 4)]];
+  if ("noise" in answer) facts.push(["Noise", formatValue(answer.noise)]);
+  if ("novelty" in answer) facts.push(["Novelty", formatNumber(answer.novelty)]);
   if (answer.confidence !== undefined && answer.confidence !== null) facts.push(["Confidence", `${formatNumber(100 * answer.confidence)} %`]);
   if (answer.expected_error !== undefined) facts.push(["Expected error", formatNumber(answer.expected_error, 4)]);
   if (answer.set) facts.push([`Set with coverage ${formatNumber(100 * model.coverage)} %`, answer.set.join(", ") || "empty"]);

@@ -1,0 +1,208 @@
+"""The error frame: errors on rows that were left out are placed on a sphere, and a second model learns the local noise.
+
+The backbone's own sigma sees how far rows alike disagree, and not how far the backbone itself is off. Errors show both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
+
+from onsphere._internal.row_hashes import make_indexable
+from onsphere._internal.validation import Floats
+from onsphere.models.backbone import fit_backbone, get_learner, predict_columns
+from onsphere.sphere import Lift
+from onsphere.sphere.geometry import Array, SphericalOutput
+
+__all__ = [
+    "N_ROWS_NEEDED",
+    "SIGMA_FLOOR",
+    "ErrorFrame",
+    "fit_error_frame",
+    "has_mean_leaves",
+    "predict_left_out",
+    "read_noise",
+]
+
+# Fewer rows than this say too little of the noise; sigma is taken as it is.
+N_ROWS_NEEDED = 40
+
+_N_FOLDS = 5
+
+# With more columns than this, features tell trees less than the prediction and its sigma do.
+_MOST_COLUMNS = 100
+
+# Two-sided 90 % quantile of a Gaussian.
+_GAUSSIAN_90 = 1.6449
+
+# Added to sigma in conformal intervals, as a share of the target's spread: rows on which all trees agree would
+# otherwise get intervals of width 0.
+SIGMA_FLOOR = 0.01
+
+# Added to what trees see the logarithm of: below it, differences mean nothing.
+_SMALLEST = 1e-3
+
+# Trees round to single precision; with this, sums over a table stay finite in it too.
+_LARGEST = 1e30
+
+_LIFT = Lift(standardize=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorFrame:
+    """The local noise of each output.
+
+    Attributes
+    ----------
+    scale : array of shape (D,)
+        The size of the errors, in units; without trees, the factor that makes sigma fit them.
+    trees : regressor or None
+        Learns errors on the sphere from the row, its prediction, its sigma and its shortfall. None for forests: their
+        sigma ranks errors as well, and only its level is off.
+    uses_rows : bool
+        Whether the trees see the row itself.
+    unit : array of shape (D,)
+        The spread of the target, 1 for a constant one.
+    """
+
+    scale: Floats
+    trees: Any
+    uses_rows: bool
+    unit: Floats
+
+    def measure(
+        self,
+        rows: Array,
+        value: Array,
+        sigma: Array,
+        missed: Array | None,
+        *,
+        predict: Callable[[Any, Array], Array] | None = None,
+    ) -> Array:
+        """Return the noise of each output, (n, D), from what the target frame predicts; `predict` runs the trees."""
+        if self.trees is None:
+            return sigma * self.scale
+        inputs = self.join_inputs(rows, value, sigma, missed)
+        return read_noise(self.trees.predict(inputs) if predict is None else predict(self.trees, inputs)) * (
+            self.scale * self.unit
+        )
+
+    def join_inputs(self, rows: Array, value: Array, sigma: Array, missed: Array | None) -> Array:
+        """Return what the trees see of each row, (n, f); numpy, or arrays of a graph."""
+        xp = array_namespace(value)
+        parts = [value / self.unit, xp.log(sigma / self.unit + _SMALLEST)]
+        parts += [] if missed is None else [xp.log(missed[:, None] + _SMALLEST)]
+        joined = xp.concat([rows, *parts] if self.uses_rows else parts, axis=-1)
+        return xp.clip(joined, -_LARGEST, _LARGEST)
+
+
+def read_noise(columns: Array) -> Array:
+    """Return the standard deviation of each output, (n, D), from the columns (n, 3D) that trees predict."""
+    xp = array_namespace(columns)
+    lifted = xp.reshape(columns, (-1, columns.shape[1] // 3, 3))
+    return _LIFT.relative_sigma(SphericalOutput(lifted[..., :2], lifted[..., 2]))[..., 0]
+
+
+def fit_error_frame(
+    rows: Floats,
+    value: Floats,
+    sigma: Floats,
+    target: Floats,
+    missed: Floats | None,
+    *,
+    spread: Floats,
+    learns: bool,
+    random_state: int,
+) -> ErrorFrame:
+    """Learn the noise from predictions of rows that were left out.
+
+    Parameters
+    ----------
+    rows : array of shape (n, p)
+    value, sigma, target : arrays of shape (n, D)
+        What was predicted for rows that were left out, and the truth.
+    missed : array of shape (n,) or None
+        The shortfall of each row without itself.
+    spread : array of shape (D,)
+    learns : bool
+        Whether trees learn the noise, or sigma is only scaled to fit the errors.
+    random_state : int
+    """
+    unit = np.where(spread == 0, 1.0, spread)
+    error = (target - value) / unit
+    if not learns:
+        scale = np.quantile(np.abs(error) / (sigma / unit + SIGMA_FLOOR), 0.9, axis=0) / _GAUSSIAN_90
+        return ErrorFrame(np.where(scale > 0, scale, 1.0), None, False, unit)
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    scale = np.sqrt(np.mean(error**2, axis=0))
+    scale = np.where(scale > 0, scale, 1.0)
+    trees = ExtraTreesRegressor(100, min_samples_leaf=10, random_state=random_state)
+    frame = ErrorFrame(scale, trees, rows.shape[1] <= _MOST_COLUMNS, unit)
+    direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
+    columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
+    trees.fit(frame.join_inputs(rows, value, sigma, missed), columns)
+    return frame
+
+
+def predict_left_out(
+    owner: Any, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any]
+) -> Floats:
+    """Predict the columns of each training row by a model that has not seen it, as cheaply as the backbone allows.
+
+    Parameters
+    ----------
+    owner : model, for errors
+    backbone : fitted backbone
+    X, columns, weights, layout : what it was fitted on
+    """
+    steps, forest = get_learner(backbone)
+    if has_mean_leaves(forest):
+        rows = X if steps is None else steps.transform(X)
+        return _leave_out_of_leaves(forest, rows, columns, weights)
+    from sklearn.model_selection import KFold
+
+    table, left_out = make_indexable(X), np.empty_like(columns)
+    for kept, held in KFold(_N_FOLDS, shuffle=True, random_state=0).split(columns):
+        part = None if weights is None else weights[kept]
+        fold = fit_backbone(owner, clone(backbone), _safe_indexing(table, kept), columns[kept], part, layout)
+        left_out[held] = predict_columns(owner, fold, _safe_indexing(table, held), columns.shape[1])
+    return left_out
+
+
+def has_mean_leaves(learner: Any) -> bool:
+    """Return whether a learner is a forest whose leaves predict the mean of their rows."""
+    from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+
+    is_forest = type(learner) in (ExtraTreesRegressor, RandomForestRegressor)
+    return is_forest and learner.criterion != "absolute_error" and learner.monotonic_cst is None
+
+
+def _leave_out_of_leaves(forest: Any, X: Any, columns: Floats, weights: Floats | None) -> Floats:
+    """Predict each row by the leaves it falls in, without itself; with bootstrap, by the trees that did not see it."""
+    n_rows = len(columns)
+    weights = np.ones(n_rows) if weights is None else weights
+    total, n_trees = np.zeros_like(columns), np.zeros(n_rows)
+    leaves = forest.apply(X)
+    for tree, leaf in enumerate(leaves.T):
+        inside = weights
+        if forest.bootstrap:
+            inside = weights * np.bincount(forest.estimators_samples_[tree], minlength=n_rows)
+        weight = np.bincount(leaf, weights=inside)[leaf]
+        sums = np.stack([np.bincount(leaf, weights=inside * column)[leaf] for column in columns.T], axis=1)
+        own = np.zeros(n_rows) if forest.bootstrap else inside
+        usable = (inside == 0) if forest.bootstrap else (weight - own > 1e-9 * weight)
+        rest = (sums - own[:, None] * columns)[usable] / (weight - own)[usable, None]
+        total[usable] += rest
+        n_trees += usable
+    # A row that no tree left out is predicted as it is.
+    seen = n_trees == 0
+    if seen.any():
+        total[seen] = forest.predict(_safe_indexing(make_indexable(X), np.flatnonzero(seen)))
+    return total / np.maximum(n_trees, 1)[:, None]

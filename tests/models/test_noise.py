@@ -1,0 +1,147 @@
+"""The error frame: errors of rows left out, and the local noise that is learned from them."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onsphere import HCMRegressor
+from onsphere.models.noise import fit_error_frame, has_mean_leaves, predict_left_out, read_noise
+from onsphere.sphere import Lift
+
+
+def make_uneven(n, seed=0):
+    """Return rows whose noise is .1 on the left and 1 on the right."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, 2))
+    return X, 3 * X[:, 1] + np.where(X[:, 0] < 0, 0.1, 1.0) * rng.normal(size=n)
+
+
+@pytest.mark.parametrize(
+    "backbone", [make_pipeline(StandardScaler(), KNeighborsRegressor(7)), ExtraTreesRegressor(100, min_samples_leaf=5)]
+)
+def test_noise_follows_the_noise_of_the_target(backbone):
+    X, y = make_uneven(3000)
+    noise = HCMRegressor(backbone, random_state=0).fit(X, y).predict_noise(X)
+    quiet, loud = np.median(noise[X[:, 0] < -0.1]), np.median(noise[X[:, 0] > 0.1])
+    # The error of the model itself comes on top of the noise: 1.0·√(1 + 1/7) for seven neighbours.
+    assert 0.1 < quiet < 0.35
+    assert 0.75 < loud < 1.3
+
+
+def test_each_output_has_a_noise_of_its_own():
+    X, y = make_uneven(2000)
+    rng = np.random.default_rng(1)
+    Y = np.column_stack([y, 10 * X[:, 1] + 2 * rng.normal(size=2000)])
+    noise = HCMRegressor(KNeighborsRegressor(20)).fit(X, Y).predict_noise(X)
+    assert noise.shape == (2000, 2)
+    left = X[:, 0] < -0.1
+    assert np.median(noise[left, 0]) < 0.4
+    assert np.median(noise[left, 1]) == pytest.approx(2, rel=0.2)
+
+
+def test_sigma_of_a_forest_is_scaled_to_its_errors_on_fresh_rows():
+    X, y = make_uneven(2000)
+    model = HCMRegressor(random_state=0).fit(X[:1000], y[:1000])
+    ratio = np.abs(model.predict(X[1000:]) - y[1000:]) / model.predict_noise(X[1000:])
+    # 90 % of errors within 1.645 noises, as for a Gaussian; .9 ± three standard errors, and what scaling leaves.
+    assert np.mean(ratio < 1.645) == pytest.approx(0.9, abs=0.04)
+    alone = HCMRegressor(random_state=0, frames="target").fit(X[:1000], y[:1000])
+    assert not np.allclose(alone.predict_sigma(X), model.predict_sigma(X))
+    np.testing.assert_array_equal(alone.predict(X), model.predict(X))
+
+
+def test_too_few_rows_leave_sigma_as_it_is():
+    X, y = make_uneven(30)
+    model = HCMRegressor(random_state=0, frames=("target", "error")).fit(X, y)
+    np.testing.assert_array_equal(
+        model.predict_noise(X), HCMRegressor(random_state=0, frames="target").fit(X, y).predict_sigma(X)
+    )
+
+
+def test_wide_rows_are_left_out_of_the_second_model():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 150))
+    model = HCMRegressor(Ridge(10.0)).fit(X, X[:, 0] + rng.normal(size=200))
+    assert model._frames.error.trees.n_features_in_ == 3  # prediction, sigma, shortfall
+    assert (model.predict_noise(X) > 0).all()
+
+
+# --- rows left out ---
+
+
+def fit_forest(forest, X, columns, weights=None):
+    return clone(forest).fit(X, columns, sample_weight=weights)
+
+
+@pytest.mark.parametrize("weights", [None, np.linspace(0.5, 2, 80)])
+def test_leaving_a_row_out_of_its_leaves_is_the_mean_of_the_others(weights):
+    X, y = make_uneven(80)
+    columns = np.column_stack([y, X[:, 0]])
+    forest = fit_forest(ExtraTreesRegressor(10, min_samples_leaf=3, random_state=0), X, columns, weights)
+    found = predict_left_out(None, forest, X, columns, weights, {})
+    counted = np.ones(80) if weights is None else weights
+    leaves = forest.apply(X)
+    for row in range(0, 80, 9):
+        means = []
+        for tree in range(10):
+            others = (leaves[:, tree] == leaves[row, tree]) & (np.arange(80) != row)
+            means.append(np.average(columns[others], axis=0, weights=counted[others]))
+        np.testing.assert_allclose(found[row], np.mean(means, axis=0))
+
+
+def test_bootstrap_forests_predict_rows_out_of_bag():
+    X, y = make_uneven(100)
+    forest = RandomForestRegressor(60, oob_score=True, random_state=0).fit(X, np.column_stack([y, -y]))
+    found = predict_left_out(None, forest, X, np.column_stack([y, -y]), None, {})
+    np.testing.assert_allclose(found, forest.oob_prediction_)
+
+
+def test_a_row_that_no_tree_leaves_out_is_predicted_as_it_is():
+    X, y = make_uneven(50)
+    columns = y[:, None] * [1.0, 2.0]
+    forest = ExtraTreesRegressor(3, min_samples_leaf=1, random_state=0).fit(X, columns)
+    found = predict_left_out(None, forest, X, columns, None, {})
+    np.testing.assert_allclose(found, forest.predict(X))
+
+
+def test_forests_whose_leaves_are_no_means_are_fitted_again():
+    assert has_mean_leaves(RandomForestRegressor())
+    for other in (RandomForestRegressor(criterion="absolute_error"), ExtraTreesRegressor(monotonic_cst=[1]), Ridge()):
+        assert not has_mean_leaves(other)
+
+
+def test_other_backbones_are_fitted_without_each_fold():
+    X, y = make_uneven(200)
+    columns = np.column_stack([y, y])
+    nearest = KNeighborsRegressor(1).fit(X, columns)
+    found = predict_left_out(None, nearest, X, columns, None, {})
+    # A model that had seen the row would return its target.
+    assert np.abs(found - columns).min() > 0
+    weighted = predict_left_out(None, Ridge().fit(X, columns), X, columns, np.ones(200), {})
+    np.testing.assert_allclose(weighted, predict_left_out(None, Ridge().fit(X, columns), X, columns, None, {}))
+
+
+# --- formulas ---
+
+
+def test_columns_of_lifted_errors_give_their_standard_deviation():
+    rng = np.random.default_rng(0)
+    error = rng.normal(size=(100_000, 2)) * [0.3, 0.8]
+    direction, magnitude = Lift(standardize=False).to_sphere(error[..., None])
+    columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), 6).mean(axis=0)
+    # Lift(3) is within 1 % for σ ≤ .3 and within 6 % for σ ≤ 1.
+    np.testing.assert_allclose(read_noise(columns[None])[0], [0.3, 0.8], rtol=0.06)
+
+
+def test_outputs_without_errors_have_no_noise():
+    value = np.column_stack([np.arange(50.0), np.zeros(50)])
+    for learns in (False, True):
+        frame = fit_error_frame(
+            value, value, np.ones((50, 2)), value, None, spread=np.array([1.0, 0.0]), learns=learns, random_state=0
+        )
+        assert np.isfinite(frame.measure(value, value, np.ones((50, 2)), None)).all()
