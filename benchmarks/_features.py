@@ -18,6 +18,8 @@ from reproduction.networks import resnet20, resnet56
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder() / "features"
 NETWORKS = {"ResNet-20": resnet20, "ResNet-56": resnet56}
+# The stages of the networks, and the width of each; the features of a network are its last stage.
+STAGES, WIDTHS = ("layer1", "layer2", "last"), (16, 32, 64)
 OOD = [name for name in IMAGE_SETS if name not in ("CIFAR-10", "Places365")]
 
 
@@ -48,15 +50,23 @@ def load_network(network):
 
 @cache
 def load_features(network, name, layer="last"):
-    """Return the features (n, p) of one set."""
-    path = FOLDER / f"{network} {layer} {name}.npy"
-    if not path.exists():
-        print(f"extracting {path.stem}")
+    """Return the features (n, p) of one stage on one set."""
+    paths = {stage: FOLDER / f"{network} {stage} {name}.npy" for stage in STAGES}
+    if not paths[layer].exists():
+        print(f"extracting {network} {name}")
         FOLDER.mkdir(parents=True, exist_ok=True)
         data = TensorDataset(*map(torch.from_numpy, load_images(name)))
         loader = DataLoader(data, batch_size=250, collate_fn=_join_batch)
-        np.save(path, features(load_network(network), loader, layer=None if layer == "last" else layer)[0])
-    return np.load(path).astype(np.float64)
+        rows, _ = features(load_network(network), loader, layer=["layer1", "layer2", "layer3"])
+        for path, block in zip(paths.values(), np.split(rows, np.cumsum(WIDTHS)[:-1], axis=1), strict=True):
+            np.save(path, block)
+    return np.load(paths[layer]).astype(np.float64)
+
+
+@cache
+def load_stages(network, name):
+    """Return the features of all stages side by side (n, 112)."""
+    return np.hstack([load_features(network, name, stage) for stage in STAGES])
 
 
 @cache

@@ -35,7 +35,7 @@ def make_network(n_train, seed):
 
 
 def fit_hcm(X, y, seed):
-    model = HCMRegressor(make_network(len(y), seed), uncertainty_score="anchored").fit(X, y)
+    model = HCMRegressor(make_network(len(y), seed), frames="target", uncertainty_score="anchored").fit(X, y)
     return lambda rows: (model.predict(rows), model.predict_uncertainty(rows))
 
 

@@ -21,18 +21,18 @@ N_REPEATS = 2000
 Floats = NDArray[np.float64]
 
 
-def compute_ratios(n: int = 20_000) -> Floats:
-    """Return |error| / σ̂ of a fitted forest on rows that it has not seen."""
+def compute_ratios(n: int = 20_000, *, frames: str = "all") -> Floats:
+    """Return |error| / σ of a fitted forest on rows that it has not seen."""
     x, y = make_rows(600)
     forest = ExtraTreesRegressor(100, min_samples_leaf=5)
-    model = HCMRegressor(forest, random_state=0).fit(x[:, None], y)
+    model = HCMRegressor(forest, frames=frames, random_state=0).fit(x[:, None], y)
     new, truth = make_rows(n, seed=1)
     value, sigma = model.predict(new[:, None], return_std=True)
     return np.abs(truth - value) / sigma
 
 
 def measure_coverage(scores: Floats) -> tuple[Floats, Floats]:
-    """Return the coverage of value ± k·σ̂, with k of a Gaussian and with k from 500 calibration rows."""
+    """Return the coverage of value ± k·σ, with k of a Gaussian and with k from 500 calibration rows."""
     held_out, test = scores[:500], scores[500:]
     plain = np.array([np.mean(test <= norm.ppf((1 + share) / 2)) for share in REQUESTED])
     calibrated = np.array([np.mean(test <= conformal_quantile(held_out, share)) for share in REQUESTED])
@@ -48,11 +48,13 @@ def measure_sets(scores: Floats, size: int, coverage: float = 0.9) -> Floats:
     return np.searchsorted(ranked, limits, side="right") / len(ranked)
 
 
-def draw(look: Look, plain: Floats, calibrated: Floats, spread: dict[int, Floats]) -> Figure:
+def draw(look: Look, alone: Floats, plain: Floats, calibrated: Floats, spread: dict[int, Floats]) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained", width_ratios=(1, 1.4))
     left.plot([0.5, 1], [0.5, 1], color=look.faint, linewidth=1, linestyle=":")
-    left.plot(REQUESTED, plain, "o-", color=look.warn, linewidth=2, markersize=4, label="Gaussian ± k·σ̂")
-    left.plot(REQUESTED, calibrated, "o-", color=look.value, linewidth=2, markersize=4, label="calibrated on 500 rows")
+    line = {"linewidth": 2, "markersize": 4}
+    left.plot(REQUESTED, alone, "o-", color=look.warn, **line, label="Gaussian, target frame")
+    left.plot(REQUESTED, plain, "o-", color=look.other, **line, label="Gaussian, all frames")
+    left.plot(REQUESTED, calibrated, "o-", color=look.value, **line, label="calibrated on 500 rows")
     left.set(xlabel="requested coverage", ylabel="coverage of new rows", aspect="equal")
     left.set_title("Requested and measured coverage")
     left.legend(loc="lower right", fontsize=9.5)
@@ -70,6 +72,7 @@ def draw(look: Look, plain: Floats, calibrated: Floats, spread: dict[int, Floats
 
 if __name__ == "__main__":
     scores = compute_ratios()
+    before, _ = measure_coverage(compute_ratios(frames="target"))
     both = measure_coverage(scores)
     spread = {size: measure_sets(scores, size) for size in SIZES}
-    draw_both("calibration", lambda look: draw(look, *both, spread))
+    draw_both("calibration", lambda look: draw(look, before, *both, spread))

@@ -1,4 +1,4 @@
-"""Draw targets on a circle, the mean direction under noise, and the direction beyond the data."""
+"""Draw the target frame: targets on a circle, the mean direction under noise, and the direction beyond the data."""
 
 from __future__ import annotations
 
@@ -39,9 +39,12 @@ def draw(look: Look, model: HCMRegressor) -> Figure:
     for x in PLACES.values():
         ax.plot(x, np.interp(x, GRID, length), "o", color=look.ink, markersize=5)
     for x, label in ((0.25, "quiet"), (4.25, "noisy"), (7.0, "quiet"), (-3.25, "no rows"), (8.9, "no rows")):
-        ax.text(x, 1.17, label, ha="center", color=look.faint)
-    ax.set(xlabel="input", ylabel="length of d̂", xlim=(GRID[0], GRID[-1]))
-    ax.legend(loc="upper center", ncols=2)
+        ax.text(x, 0.92, label, transform=ax.get_xaxis_transform(), ha="center", color=look.faint)
+    low, high = length.min(), length.max()
+    ax.set(
+        xlabel="input", ylabel="length of d̂", xlim=(GRID[0], GRID[-1]), ylim=(low - 0.02, high + 0.25 * (high - low))
+    )
+    ax.legend(loc="lower right")
     return figure
 
 
@@ -64,5 +67,5 @@ def draw_circle(ax: Axes, look: Look, model: HCMRegressor, label: str, x: float)
 
 
 if __name__ == "__main__":
-    network = fit_network(anchor=1.0)
+    network = fit_network(anchor=1.0, frames="target")
     draw_both("sphere", lambda look: draw(look, network))
