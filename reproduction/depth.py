@@ -89,7 +89,8 @@ DEVIATIONS = [
     Deviation(
         paper="Outputs of the baselines: scale not given",
         ours="They learn standardised depth (all presets)",
-        why="It is how one would train them, and it does not favour HCM",
+        why="It is how one would train them. On the first seed, the Pearson correlation with depth as it is, and "
+        "standardised, is .39 and .34 for EDL, .28 and .22 for MC dropout, .14 and .28 for the ensemble (HCM .32)",
     ),
     Deviation(
         paper="U-Net of unknown width, Adam at 2e-4 for 200 epochs, divided by 10 at 50, 100 and 150",

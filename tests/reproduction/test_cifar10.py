@@ -373,3 +373,37 @@ def test_paper_preset_is_the_papers_protocol():
     assert cifar10_networks.make_loss("hcm", cifar10_networks.make_network(QUICK, "hcm", 10, None)).preset == "cifar10"
     for preset in cifar10.PRESETS.values():
         assert preset.keys() == paper.keys()
+
+
+def test_the_papers_network_learns_for_a_few_epochs(tmp_path):
+    """The preset `paper` as it is, but for the number of images and epochs."""
+    small = {"source": "squares", "n_images": 16, "n_known": 16, "n_test": 4, "n_epochs": 2, "decay_at": [1]}
+    settings = cifar10.PRESETS["paper"] | small | {"batch_size": 8}
+    pictures, labels = cifar10.load_sets(settings, 0, tmp_path)
+    epochs, images = [], cifar10.normalize(settings, pictures["train"])
+
+    def evaluate(network):
+        lengths = np.linalg.norm(cifar10.compute_outputs(network, "hcm", images, "cpu"), axis=1)
+        assert np.isfinite(lengths).all()
+        return float(lengths.mean())
+
+    checkpoints = Checkpoints(tmp_path)
+    network, history = cifar10_networks.train_network(
+        settings,
+        "hcm",
+        "pairs",
+        pictures["train"],
+        labels["train"],
+        seed=0,
+        data=tmp_path,
+        device="cpu",
+        checkpoints=checkpoints,
+        name="hcm",
+        on_epoch=epochs.append,
+        evaluate=evaluate,
+    )
+    # Besides the 11.17 million, HCM has a magnitude.
+    assert sum(each.numel() for each in network.parameters()) == pytest.approx(11.17e6, rel=1e-3)
+    assert (epochs, len(history)) == ([0, 1], 2)
+    _, optimizer, _ = checkpoints.load("hcm")["states"]
+    assert optimizer["param_groups"][0]["lr"] == pytest.approx(0.01)
