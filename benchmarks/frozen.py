@@ -394,9 +394,9 @@ ABOUT_NOVELTY = (
     "these five sets in view, of 95 variants: single stages, pairs and all; one frame or a sum of frames; 300 to 1,500 "
     "landmarks, greedy or random; .3 and 1 times the median distance; the shortfall or its logarithm; lengths of "
     "several weights. So the figures of the ResNet-20 flatter it; of the ResNet-56, none with novelty were seen before "
-    "it was settled. The reasons need no other set: with all stages there is none to choose (the second alone does better "
-    "here), a row that resembles the training rows more than most is not surer of its class for that, and features of "
-    "another size must show."
+    "it was settled. The reasons need no other set: with all stages there is none to choose (the second alone does "
+    "better here), a row that resembles the training rows more than most is not surer of its class for that, and "
+    "features of another size must show."
 )
 
 

@@ -1,15 +1,19 @@
 """The error frame: errors of rows left out, and the local noise that is learned from them."""
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from onsphere import HCMRegressor
+from onsphere import HCMRegressor, OnsphereWarning
 from onsphere.models.noise import fit_error_frame, has_mean_leaves, predict_left_out, read_noise
 from onsphere.sphere import Lift
 
@@ -145,3 +149,26 @@ def test_outputs_without_errors_have_no_noise():
             value, value, np.ones((50, 2)), value, None, spread=np.array([1.0, 0.0]), learns=learns, random_state=0
         )
         assert np.isfinite(frame.measure(value, value, np.ones((50, 2)), None)).all()
+
+
+def test_a_backbone_that_cannot_learn_without_some_rows_keeps_its_own_sigma():
+    X, y = make_uneven(100)
+    frame = pd.DataFrame({"size": X[:, 0], "shop": ["rare", *["a", "b", "c"] * 33]})
+    columns = make_column_transformer((OneHotEncoder(), ["shop"]), remainder="passthrough")
+    backbone = make_pipeline(columns, Ridge())
+    with pytest.warns(OnsphereWarning, match="takes sigma for the noise"):
+        model = HCMRegressor(backbone).fit(frame, y)
+    assert model._frames.error is None
+    assert (model.predict_novelty(frame) < 1).all()
+
+
+def test_fits_without_a_fold_do_not_repeat_their_warnings():
+    class Loud(Ridge):
+        def fit(self, X, y):
+            warnings.warn(f"fitted on {len(y)} rows", UserWarning, stacklevel=2)
+            return super().fit(X, y)
+
+    X, y = make_uneven(100)
+    with pytest.warns(UserWarning, match="rows") as caught:
+        HCMRegressor(Loud()).fit(X, y)
+    assert [str(each.message) for each in caught] == ["fitted on 100 rows"]

@@ -237,3 +237,11 @@ def test_unknown_frames_are_refused(given):
         HCMRegressor(frames=given).fit([[0.0], [1.0]], [0.0, 1.0])
     with pytest.raises(InvalidInputError, match="'frames' parameter of HCMClassifier"):
         HCMClassifier(frames=given).fit([[0.0], [1.0]], [0, 1])
+
+
+def test_a_column_that_the_pipeline_drops_does_not_count():
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    keyed = X.assign(number=np.arange(442.0))
+    kept = make_column_transformer(("passthrough", list(X.columns)), remainder="drop")
+    model = HCMRegressor(make_pipeline(kept, small_forest())).fit(keyed, y)
+    np.testing.assert_array_equal(model.predict_novelty(keyed.assign(number=1e9)), model.predict_novelty(keyed))

@@ -154,11 +154,19 @@ def find_table(backbone: Any, rows: Any) -> tuple[int, Floats] | None:
     steps = [] if _get_last_step(backbone) is None else backbone.steps[:-1]
     for n_steps in range(len(steps) + 1):
         numbers = _to_floats(rows)
-        if numbers is not None:
+        if numbers is not None and not (steps[n_steps:] and _picks_columns(steps[n_steps][1], rows)):
             return n_steps, numbers
         if n_steps < len(steps) and steps[n_steps][1] != "passthrough":
             rows = steps[n_steps][1].transform(rows)
     return None
+
+
+def _picks_columns(step: Any, rows: Any) -> bool:
+    """Return whether a step of a pipeline keeps some columns of a table with names, and drops others."""
+    if not is_frame(rows) or not hasattr(step, "get_feature_names_out"):
+        return False
+    kept = {str(name).rpartition("__")[2] for name in step.get_feature_names_out()}
+    return kept < {str(name) for name in rows.columns}
 
 
 def encode_rows(backbone: Any, rows: Any, n_steps: int) -> Floats:

@@ -5,6 +5,7 @@ The backbone's own sigma sees how far rows alike disagree, and not how far the b
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -169,10 +170,12 @@ def predict_left_out(
     from sklearn.model_selection import KFold
 
     table, left_out = make_indexable(X), np.empty_like(columns)
-    for kept, held in KFold(_N_FOLDS, shuffle=True, random_state=0).split(columns):
-        part = None if weights is None else weights[kept]
-        fold = fit_backbone(owner, clone(backbone), _safe_indexing(table, kept), columns[kept], part, layout)
-        left_out[held] = predict_columns(owner, fold, _safe_indexing(table, held), columns.shape[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit on all rows gave its own
+        for kept, held in KFold(_N_FOLDS, shuffle=True, random_state=0).split(columns):
+            part = None if weights is None else weights[kept]
+            fold = fit_backbone(owner, clone(backbone), _safe_indexing(table, kept), columns[kept], part, layout)
+            left_out[held] = predict_columns(owner, fold, _safe_indexing(table, held), columns.shape[1])
     return left_out
 
 
