@@ -162,6 +162,7 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
             ("MC dropout (Spearman", pick_methods("uci", "MC Dropout", "HCM Lift", metric="Spearman", set="yacht")),
             ("power plant: Spearman", average_clean("power_plant", "EDL", "HCM Lift")),
             ("noisy rows, UCI, networks | Spearman", pick_shift("Spearman", "HCM", "ensemble")),
+            ("standard deviation | forest", pick_frames(held, "forest", "quantile forest", "network", "ensemble")),
         ],
         "guide/method.md": [("wafers it was", pick_claim("industrial", "This bound", "is "))],
         "guide/calibration.md": [
