@@ -260,13 +260,15 @@ def test_frozen_heads_are_measured_like_other_models_on_several_outputs():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 4))
     Y = X @ rng.normal(size=(4, 5)) + rng.normal(size=(900, 5))
-    result = compare({"frozen": FrozenHead("linear"), "hcm": HCMRegressor(Ridge())}, X, Y, progress=False)
+    # The target frame of both: with all frames, error trees make the intervals of one of them narrower.
+    methods = {"frozen": FrozenHead("linear", frames="target"), "hcm": HCMRegressor(Ridge(), frames="target")}
+    result = compare(methods, X, Y, progress=False)
     figures = {row["method"]: row for row in result.rows}
     assert result.failures == {}
     # Each output by itself: intervals that hold all five at once would cover about 98 % of each.
     for method in ("frozen", "hcm"):
         assert figures[method]["coverage"] == pytest.approx(0.9, abs=0.04)
-    assert figures["frozen"]["width"] == pytest.approx(figures["hcm"]["width"], rel=0.2)
+    assert figures["frozen"]["width"] == pytest.approx(figures["hcm"]["width"], rel=0.1)
 
 
 def test_a_method_is_measured_by_its_total_uncertainty():

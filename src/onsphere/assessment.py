@@ -35,8 +35,8 @@ class Assessment:
         Standard deviation of the whole error, in the unit of the target: of the noise and, where a row is novel, of the
         target itself. Intervals are multiples of it.
     noise : array like value, or of shape (n,) for classes, or None
-        How far rows alike disagree: the standard deviation of errors among them, or for classes 1 − ‖d‖. More rows like
-        this one do not help; better measurements do.
+        How far similar rows disagree: the standard deviation of errors among them, or for classes 1 − ‖d‖. More rows
+        like this one do not help; better measurements do.
     novelty : array of shape (n,) or None
         How unlike all training rows a row is: 0 for 98 % of rows like them, 1 for one that has nothing in common with
         any. More rows like this one help.

@@ -243,8 +243,8 @@ class Novelty:
     max : float in [0, 1), optional
         The largest novelty that is accepted; 0 accepts what 98 % of the training rows reach.
     false_alarm : float in (0, 1), optional
-        The share of ordinary rows that may be rejected: a row is if its novelty_p_value is at most this. One of both
-        must be given.
+        The share of ordinary rows that may be rejected: a row is rejected if its novelty_p_value is at most this.
+        Give exactly one of the two.
 
     Examples
     --------

@@ -329,7 +329,7 @@ def test_outputs_in_another_order_are_rejected():
 
 
 def test_equal_scores_give_a_warning(diabetes):
-    y = diabetes[1] + 1e-6 * np.arange(442)  # no two rows alike
+    y = diabetes[1] + 1e-6 * np.arange(442)  # no two similar rows
     with pytest.warns(OnsphereWarning, match="All 120 calibration rows have the uncertainty"):
         model = HCMRegressor(forest()).fit(np.zeros((200, 1)), y[:200]).calibrate(np.zeros((120, 1)), y[200:320])
     assert 0.8 < interval_coverage(y[320:], *model.predict_interval(np.zeros((122, 1))).T) < 1

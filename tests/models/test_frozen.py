@@ -457,7 +457,7 @@ def test_frames_can_be_had_one_by_one(numbers):
     np.testing.assert_array_equal(noisy.predict_uncertainty(X), plain.predict_uncertainty(X))
     np.testing.assert_array_equal(novel.predict_noise(X), plain.predict_sigma(X))
     for fitted, method in [(plain, "predict_noise"), (plain, "predict_novelty"), (noisy, "predict_novelty")]:
-        with pytest.raises(InvalidInputError, match=f"{method} needs a FrozenHead with the frame"):
+        with pytest.raises(InvalidInputError, match=f"{method} needs a model with the frame"):
             getattr(fitted, method)(X)
     few = [head("linear", frames=frames).fit(X[:39], y[:39]) for frames in ("all", "target")]
     np.testing.assert_array_equal(few[0].predict_noise(X), few[1].predict_sigma(X))  # they say too little of the noise

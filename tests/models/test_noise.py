@@ -108,9 +108,28 @@ def test_bootstrap_forests_predict_rows_out_of_bag():
 def test_a_row_that_no_tree_leaves_out_is_predicted_as_it_is():
     X, y = make_uneven(50)
     columns = y[:, None] * [1.0, 2.0]
-    forest = ExtraTreesRegressor(3, min_samples_leaf=1, random_state=0).fit(X, columns)
+    forest = ExtraTreesRegressor(1, max_leaf_nodes=12, random_state=0).fit(X, columns)
+    leaves = forest.apply(X)[:, 0]
+    alone = np.bincount(leaves)[leaves] == 1
+    assert 0 < alone.mean() <= 0.1
     found = predict_left_out(None, forest, X, columns, None, {})
-    np.testing.assert_allclose(found, forest.predict(X))
+    np.testing.assert_allclose(found[alone], forest.predict(X[alone]))
+    assert (found[~alone] != forest.predict(X[~alone])).any()
+
+
+def test_a_forest_with_a_row_in_each_leaf_is_fitted_without_each_fold():
+    X, y = make_uneven(600)
+    noise = HCMRegressor(ExtraTreesRegressor(30, random_state=0)).fit(X[:300], y[:300]).predict_noise(X[300:])
+    assert noise.mean() > 0.2
+
+
+def test_the_errors_of_rows_without_weight_do_not_count():
+    X, y = make_uneven(300)
+    weights, wild = np.repeat([1.0, 0.0], 150), y.copy()
+    wild[150:] = 1e6
+    for backbone in (ExtraTreesRegressor(30, min_samples_leaf=2, random_state=0), Ridge()):
+        noise = HCMRegressor(backbone).fit(X, wild, sample_weight=weights).predict_noise(X[:150])
+        assert noise.max() < 10
 
 
 def test_forests_whose_leaves_are_no_means_are_fitted_again():

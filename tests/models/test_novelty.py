@@ -11,7 +11,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, OnsphereWarning
 from onsphere.baselines import DeepEnsemble
@@ -190,7 +190,7 @@ def test_sparse_rows_have_novelty_unless_they_are_too_wide():
     wide = random_sparse(60, 6000, density=0.01, format="csr", random_state=0)
     with pytest.warns(OnsphereWarning, match="neither novelty nor noise"):
         model = HCMRegressor(Ridge()).fit(wide, y[:60])
-    with pytest.raises(InvalidInputError, match="predict_novelty needs a HCMRegressor with the frame 'input'"):
+    with pytest.raises(InvalidInputError, match="predict_novelty needs a model with the frame 'input'"):
         model.predict_novelty(wide)
     with pytest.raises(InvalidInputError, match="predict_noise"):
         DeepEnsemble(Ridge(), n_members=2).fit(X.toarray(), y).predict_noise(X.toarray())
@@ -245,3 +245,22 @@ def test_a_column_that_the_pipeline_drops_does_not_count():
     kept = make_column_transformer(("passthrough", list(X.columns)), remainder="drop")
     model = HCMRegressor(make_pipeline(kept, small_forest())).fit(keyed, y)
     np.testing.assert_array_equal(model.predict_novelty(keyed.assign(number=1e9)), model.predict_novelty(keyed))
+
+
+def test_a_step_that_makes_words_is_followed_until_there_are_numbers():
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    frame = pd.DataFrame(
+        {"ward": np.where(X["sex"] > 0, "north", "south"), "day": np.where(X["age"] > 0, "mon", "tue")}
+    )
+    words = FunctionTransformer(lambda rows: np.asarray(rows, dtype=object))
+    model = HCMRegressor(make_pipeline(words, OneHotEncoder(), Ridge())).fit(frame, y)
+    assert model._frames.n_steps == 2
+    assert (model.predict_novelty(frame) < 0.5).all()
+
+
+def test_missing_values_of_pandas_are_missing_cells():
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    nullable = X.astype("Float64")
+    nullable.iloc[3, 2] = pd.NA
+    model = HCMRegressor(small_forest()).fit(nullable, y)
+    assert model.predict_novelty(nullable).shape == (442,)

@@ -261,7 +261,9 @@ def test_columns_are_standardised_by_default(standardize, loss):
 def test_with_scaled_inputs_the_outputs_are_the_columns_themselves(tmp_path):
     X, y = table()
     y = 50.0 + 0.1 * y / y.std(axis=0)
-    hcm = HCMRegressor(small(standardize="inputs"), embedding=Polar(standardize=False), decoder="product")
+    hcm = HCMRegressor(
+        small(standardize="inputs"), embedding=Polar(standardize=False), decoder="product", frames="target"
+    )
     model = hcm.fit(1e3 * X, y)
     network = model.estimator_
     with torch.no_grad():
@@ -646,7 +648,7 @@ def test_a_network_inside_hcm_knows_which_columns_are_which(wrap, monkeypatch):
 
     monkeypatch.setattr(TorchRegressor, "fit", listening)
     X, y = table()
-    HCMRegressor(wrap(small())).fit(X, y)
+    HCMRegressor(wrap(small()), frames="target").fit(X, y)
     HCMClassifier(wrap(small())).fit(X, np.arange(len(X)) % 3)
     assert told == [
         {"n_outputs": 1 if y.ndim == 1 else y.shape[1], "magnitude": True, "mean": True},

@@ -118,8 +118,8 @@ def missing_extra_error(what: str, package: str, extra: str) -> MissingExtraErro
 def missing_frame_error(owner: object, caller: str, frame: str) -> InvalidInputError:
     """Make the error for a model that was fitted without a frame."""
     return InvalidInputError(
-        f"{caller} needs a {type(owner).__name__} with the frame {frame!r}. Got one without. Fit an HCMRegressor, "
-        "HCMClassifier or FrozenHead with frames='all', which is the default."
+        f"{caller} needs a model with the frame {frame!r}. Got one of {type(owner).__name__} without. Fit an "
+        "HCMRegressor or HCMClassifier with frames='all', which is the default, on a table of numbers."
     )
 
 

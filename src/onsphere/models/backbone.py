@@ -187,6 +187,8 @@ def _to_floats(rows: Any) -> Floats | None:
     if is_frame(rows) and not has_only_numbers(rows):
         return None
     try:
+        if hasattr(rows, "isna"):  # pandas, whose missing values numpy does not know
+            return np.ascontiguousarray(rows.to_numpy(dtype=np.float64, na_value=np.nan))
         return np.ascontiguousarray(rows, dtype=np.float64)
     except (TypeError, ValueError):
         return None

@@ -66,7 +66,7 @@ class Prediction(Protocol):
         ...
 
     def get_noise(self, model: Any) -> Floats | None:
-        """Return how far rows alike disagree, in the shape of the y of fit; None for a model without frames."""
+        """Return how far similar rows disagree, in the shape of the y of fit; None for a model without frames."""
         ...
 
     def get_value(self, model: Any) -> NDArray[Any]:
@@ -323,7 +323,7 @@ class CalibratedModel:
         return _require_frame(self, "predict_novelty", "input", self._predict(X).novelty)
 
     def predict_noise(self, X: Any) -> Floats:
-        """Return how far rows alike disagree: a standard deviation like the target, or for classes 1 − ‖d‖, (n,)."""
+        """Return how far similar rows disagree: a standard deviation like the target, or for classes 1 − ‖d‖, (n,)."""
         return _require_frame(self, "predict_noise", "error", self._predict(X).get_noise(self))
 
     def predict_confidence(self, X: Any, *, normalization: str = "quantile") -> Floats:
@@ -342,7 +342,7 @@ class CalibratedModel:
         calibration = self._require_calibration("predict_expected_error")
         return calibration.expected_error(self.predict_uncertainty(X))
 
-    def set_threshold(self, rule: Rule | Any, *, novelty: Novelty | Any = None) -> Self:
+    def set_threshold(self, rule: Rule | Any = None, *, novelty: Novelty | Any = None) -> Self:
         """Decide from now on by this rule, fitted on the calibration rows; see `onsphere.decision`.
 
         Parameters

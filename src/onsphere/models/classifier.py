@@ -137,7 +137,7 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
     """A classifier whose predictions carry an uncertainty, over any regressor.
 
     Each class is an axis of the sphere; the backbone learns the direction, the nearest axis is the prediction and the
-    missing length is the noise: how far rows alike disagree. The input lies on a sphere too, and how far the training
+    missing length is the noise: how far similar rows disagree. The input lies on a sphere too, and how far the training
     rows fall short of it is the novelty, by which the direction is shortened: the uncertainty is what is then missing.
 
     Parameters

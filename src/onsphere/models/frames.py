@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     Attributes
     ----------
     noise, sigma : arrays of shape (n, D)
-        The noise among rows alike, and the standard deviation of the whole error.
+        The noise among similar rows, and the standard deviation of the whole error.
     novelty, missed : arrays of shape (n,) or None
         π in [0, 1], and the shortfall it comes from; None without an input frame.
     """

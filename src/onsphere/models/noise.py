@@ -1,6 +1,7 @@
 """The error frame: errors on rows that were left out are placed on a sphere, and a second model learns the local noise.
 
-The backbone's own sigma sees how far rows alike disagree, and not how far the backbone itself is off. Errors show both.
+The backbone's own sigma sees how far similar rows disagree, and not how far the backbone itself is off. Errors show
+both.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ _N_FOLDS = 5
 
 # With more columns than this, features tell trees less than the prediction and its sigma do.
 _MOST_COLUMNS = 100
+
+# The share of rows that may be in no leaf with others.
+_MOST_SEEN = 0.1
 
 # Two-sided 90 % quantile of a Gaussian.
 _GAUSSIAN_90 = 1.6449
@@ -165,8 +169,9 @@ def predict_left_out(
     """
     steps, forest = get_learner(backbone)
     if has_mean_leaves(forest):
-        rows = X if steps is None else steps.transform(X)
-        return _leave_out_of_leaves(forest, rows, columns, weights)
+        left_out = _leave_out_of_leaves(forest, X if steps is None else steps.transform(X), columns, weights)
+        if left_out is not None:
+            return left_out
     from sklearn.model_selection import KFold
 
     table, left_out = make_indexable(X), np.empty_like(columns)
@@ -187,8 +192,11 @@ def has_mean_leaves(learner: Any) -> bool:
     return is_forest and learner.criterion != "absolute_error" and learner.monotonic_cst is None
 
 
-def _leave_out_of_leaves(forest: Any, X: Any, columns: Floats, weights: Floats | None) -> Floats:
-    """Predict each row by the leaves it falls in, without itself; with bootstrap, by the trees that did not see it."""
+def _leave_out_of_leaves(forest: Any, X: Any, columns: Floats, weights: Floats | None) -> Floats | None:
+    """Predict each row by the leaves it falls in, without itself; with bootstrap, by the trees that did not see it.
+
+    None if more than a tenth of the rows has no such leaf, as in a forest whose leaves hold one row each.
+    """
     n_rows = len(columns)
     weights = np.ones(n_rows) if weights is None else weights
     total, n_trees = np.zeros_like(columns), np.zeros(n_rows)
@@ -204,8 +212,10 @@ def _leave_out_of_leaves(forest: Any, X: Any, columns: Floats, weights: Floats |
         rest = (sums - own[:, None] * columns)[usable] / (weight - own)[usable, None]
         total[usable] += rest
         n_trees += usable
-    # A row that no tree left out is predicted as it is.
+    # A row that no tree left out is predicted as it is, if there are few.
     seen = n_trees == 0
+    if seen.mean() > _MOST_SEEN:
+        return None
     if seen.any():
         total[seen] = forest.predict(_safe_indexing(make_indexable(X), np.flatnonzero(seen)))
     return total / np.maximum(n_trees, 1)[:, None]

@@ -26,7 +26,7 @@ _N_CANDIDATES = 20_000
 # Rows whose kernel is held in memory at once.
 _N_BLOCK = 4096
 
-# Levels of the shortfall: rows alike are tied, however many rows are measured at once and in whatever order sums are
+# Levels of the shortfall: similar rows are tied, however many rows are measured at once and in whatever order sums are
 # added up, so that none of them is above a threshold that another one gave.
 _N_LEVELS = 1e10
 
@@ -48,9 +48,9 @@ _IRRELEVANT = 0.1
 class InputFrame:
     """Landmarks of the training rows, and how far they fall short of an ordinary row.
 
-    A column is measured in units of its standard deviation; one that never varied in training, in units that make any
-    change of it far away. A missing cell lies at the centre of its column, and a second column tells that it is
-    missing.
+    A column is measured in units of its standard deviation; one that never varied in training, in units of its own
+    size: a change by as much as that is far away. A missing cell lies at the centre of its column, and a second column
+    tells that it is missing.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class InputFrame:
     ordinary : float
         The shortfall that 98 % of the training rows stay below, each reconstructed without itself; novelty begins here.
     onset : float
-        The shortfall from which on the total counts less on the model: at most that of an ordinary row.
+        The shortfall above which the total relies less on the model: at most that of an ordinary row.
     """
 
     center: Floats

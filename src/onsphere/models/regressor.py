@@ -216,7 +216,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     The target is placed on a sphere, the backbone learns the place, and how far its prediction falls off the sphere is
     an uncertainty: that of the target frame, which is honest among rows like the training rows. Two further frames do
     the same for the input, which tells how unlike all training rows a row is (novelty), and for the error on rows left
-    out, which tells how large errors are among rows alike (noise). The uncertainty is the total of both.
+    out, which tells how large errors are among similar rows (noise). The uncertainty is the total of both.
 
     Parameters
     ----------
@@ -325,7 +325,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         if "input" in asked:
             input_frame, missed = fit_novelty(self, numbers, columns, weights)
         error_frame = None
-        if "error" in asked and len(target) >= N_ROWS_NEEDED:
+        counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
+        if "error" in asked and counted.sum() >= N_ROWS_NEEDED:
             try:
                 left_out = predict_left_out(self, self.estimator_, rows, columns, weights, self._layout)
             except InvalidInputError as error:  # for instance a category, or a known cell, that one fold alone has
@@ -336,13 +337,13 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
                     stacklevel=4,
                 )
                 return Frames(n_steps, input_frame, None)
-            outputs = split_columns(left_out, **self._layout)
+            outputs = split_columns(left_out[counted], **self._layout)
             error_frame = fit_error_frame(
-                numbers,
+                numbers[counted],
                 self.embedding_.decode(outputs, decoder=self.decoder),
                 self.embedding_.sigma(outputs),
-                target,
-                missed,
+                target[counted],
+                None if missed is None else missed[counted],
                 spread=self.spread_,
                 learns=not has_mean_leaves(get_learner(self.estimator_)[1]),
                 random_state=0,

@@ -33,7 +33,7 @@ def select(model: Any, pool: Any, n: int, *, by: str = "novelty") -> NDArray[np.
     by : {"novelty", "noise"}, default "novelty"
         "novelty" chooses rows unlike the training rows and unlike each other: the next is always the one that landmarks
         of the training rows and the rows chosen so far reconstruct worst. "noise" chooses the rows where errors are
-        largest among rows alike: there, a better or a repeated measurement helps, and one more row does not.
+        largest among similar rows: there, a better or a repeated measurement helps, and one more row does not.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Noise and novelty: whether a row is uncertain because rows alike disagree, or because there were none like it."""
+"""Noise and novelty: whether a row is uncertain because similar rows disagree, or because there were none like it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def show_noise_and_novelty(rows: MeasuredRows) -> Section:
     beyond = "above 0" if rows.max_novelty == 0 else f"above the limit of {format_number(rows.max_novelty)}"
     unit = "from 0 to 1" if rows.is_class else "in the unit of the target"
     paragraphs = [
-        f"Noise is how far rows alike disagree, {unit}. Novelty is how unlike all training rows a row is: 0, as for "
+        f"Noise is how far similar rows disagree, {unit}. Novelty is how unlike all training rows a row is: 0, as for "
         "98\u202f% of them, to 1, for a row that has nothing in common with any. Both make a prediction uncertain, and "
         "each calls for something else. Here a row is noisy if it is noisier than four fifths of these rows, and novel "
         f"if its novelty is {beyond}.",

@@ -54,7 +54,7 @@ class Answer(BaseModel):
     upper: PerOutput = None
     sigma: PerOutput = Field(None, description="Standard deviation of the whole error, in the unit of the target.")
     noise: PerOutput = Field(
-        None, description="How far rows alike disagree, in the unit of the target; classes: 0 to 1."
+        None, description="How far similar rows disagree, in the unit of the target; classes: 0 to 1."
     )
     novelty: Number = Field(None, description="How unlike all training rows the row is: 0 for most of them, at most 1.")
     novelty_p_value: Number = Field(None, description="The share of calibration rows that were at least as novel.")

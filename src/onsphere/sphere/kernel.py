@@ -1,8 +1,8 @@
 """Inputs on a unit sphere, and how far landmarks fall short of them.
 
 The kernel k(x, x') = exp(−‖x − x'‖²/h) gives every input the length k(x, x) = 1. Reconstructed from landmarks by ridge
-regression, an input keeps the squared length kᵀ(K + λI)⁻¹k ≤ 1: nearly 1 among the landmarks, 0 far from them. What is
-missing to 1 is the shortfall.
+regression, an input keeps the squared length kᵀ(K + λI)⁻¹k ≤ 1: nearly 1 among the landmarks, 0 far from them. The
+rest, up to 1, is the shortfall.
 
 `gaussian` and `shortfall` are written for numpy and torch alike; landmarks are chosen once, with numpy.
 """

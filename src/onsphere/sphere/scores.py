@@ -130,7 +130,7 @@ def reference(outputs: SphericalOutput) -> Array:
 
 
 def total_sigma(noise: Array, sigma: Array, novelty: Array, *, spread: Array, distance: Array) -> Array:
-    """Return the standard deviation of the whole error: of the noise among rows alike, of the target far from all rows.
+    """Return the standard deviation of the whole error: the noise among similar rows, the target's far from all rows.
 
     σ² = (1 − π)N² + π(s² + min(T², s² + δ²)): where nothing is known of a row (π = 1), the target may be anything it
     was in training, with the variance s², and the prediction is off by at most what the model says, T, or by its
