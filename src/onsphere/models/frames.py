@@ -146,6 +146,6 @@ def check_frames(owner: Any, possible: tuple[str, ...]) -> set[str]:
     names = list(possible) if given == "all" else [given] if isinstance(given, str) else given
     is_list = isinstance(names, list | tuple | set | frozenset) and all(isinstance(name, str) for name in names)
     if not is_list or not set(names) <= set(possible) or not names:
-        some = " and ".join(repr(name) for name in possible)
-        raise parameter_error(owner, "frames", f"'all', 'target' or a tuple of {some}", given)
+        some = ", ".join(repr(name) for name in possible)
+        raise parameter_error(owner, "frames", f"'all', 'target' or a tuple of some of {some}", given)
     return set(names)
