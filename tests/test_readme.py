@@ -67,3 +67,10 @@ def test_the_figures_outside_the_data_are_those_of_the_benchmark(row, method, fi
     for name, printed in zip(figures, read_row(row), strict=True):
         value = measured.get(name, "")
         assert printed == ("–" if value == "" else format(value, ".2f").removeprefix("0")), name
+
+
+def test_the_cost_of_a_forest_is_that_of_the_benchmark():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "overhead.json").read_text())["rows"]
+    ratios = [row["ratio, all frames"] for row in rows]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{min(ratios):.2f} to {max(ratios):.2f} times the prediction of a forest" in text

@@ -23,8 +23,8 @@ RIDGE = 0.01
 # Rows, at most, that landmarks are chosen from: a bound on time and memory, whatever the number of rows.
 _N_CANDIDATES = 20_000
 
-# Rows whose kernel is held in memory at once.
-_N_BLOCK = 4096
+# Rows whose kernel is held in memory at once: few enough for the cache of a processor.
+_N_BLOCK = 1024
 
 # Levels of the shortfall: similar rows are tied, however many rows are measured at once and in whatever order sums are
 # added up, so that none of them is above a threshold that another one gave.
