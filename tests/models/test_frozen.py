@@ -637,7 +637,7 @@ def test_random_state_decides_the_draw(classes):
         ({"n_landmarks": 0}, "'n_landmarks' parameter of FrozenHead must be an int"),
         ({"n_landmarks": "all"}, "'n_landmarks' parameter of FrozenHead must be an int"),
         ({"calibration": "fold"}, "'calibration' parameter of FrozenHead"),
-        ({"frames": "output"}, "'frames' parameter of FrozenHead must be 'all', 'target' or a tuple of some of 'target'"),
+        ({"frames": "output"}, "'frames' parameter of FrozenHead must be 'all', 'target' or a tuple of some"),
         ({"layers": (3, 4)}, r"'layers' parameter of FrozenHead must be None or a list.*the 8 features.*Got \(3, 4\)"),
         ({"layers": (0, 8)}, "'layers' parameter of FrozenHead must be None or a list of widths above 0"),
         ({"layers": (4.0, 4.0)}, "'layers' parameter of FrozenHead must be None or a list"),
