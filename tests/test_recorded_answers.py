@@ -65,6 +65,16 @@ def test_a_model_gives_the_recorded_assessment(name):
     assert model.get_params()["frames"] == "target"
 
 
+def test_a_model_without_signs_says_so_and_keeps_its_intervals_when_it_is_saved_again(tmp_path):
+    name = "format-2/numbers"
+    rows, _ = get_rows(name)
+    model = load(DATA / f"{name}.onsphere")
+    assert not model.calibration_.is_signed
+    again = load(model.save(tmp_path / "again.onsphere"))
+    assert not again.calibration_.is_signed
+    np.testing.assert_array_equal(again.predict_interval(rows), model.predict_interval(rows))
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_its_graph_is_the_recorded_one(name, tmp_path):
     rows, _ = get_rows(name)

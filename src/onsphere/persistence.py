@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.saved_models import add_settings, check_trees, rename_settings, rename_types
+from onsphere._internal.saved_models import add_settings, check_trees, mark_unsigned, rename_settings, rename_types
 from onsphere._internal.validation import missing_extra_error
 from onsphere.calibration import Calibration
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
@@ -41,7 +41,7 @@ __all__ = [
     "to_json",
 ]
 
-FORMAT = 3
+FORMAT = 4
 CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
@@ -135,6 +135,8 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
             rename_settings(model)
         if manifest["format"] < 3:
             add_settings(model)
+        if manifest["format"] < 4 and vars(model).get("calibration_") is not None:
+            mark_unsigned(model.calibration_)
     except InvalidInputError:
         raise
     except Exception as error:

@@ -1,5 +1,7 @@
 """Calibration of arrays, without a model: temperature, confidence, intervals, balls and sets."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,7 +109,9 @@ def measure(residual, sigma, spread=(1.0, 1.0)):
 
 def test_ratios_by_hand():
     data = measure([[3.0, -4.0], [0.0, 0.0]], [[1.0, 2.0], [0.0, 0.0]], spread=(1.0, 2.0))
+    np.testing.assert_allclose(data.residuals, [[3, -2], [0, 0]])
     np.testing.assert_allclose(data.ratios, [[3, 2], [0, 0]])
+    assert data.is_signed
     np.testing.assert_allclose(data.error, [np.sqrt(12.5), 0])
     # Length √(3² + (4/2)²) = √13 over the root mean square of sigma, √((1² + 1²)/2) = 1.
     np.testing.assert_allclose(data.ball_ratios, [np.sqrt(13), 0])
@@ -134,6 +138,20 @@ def test_balls_by_hand():
     np.testing.assert_allclose(radius, [16.0])
 
 
+def test_intervals_balls_and_sets_respect_weights():
+    """Of nine rows, the last counts for eleven: 60 % of the weight, with that of the new row, needs its score."""
+    ranks = np.arange(1.0, 10.0)
+    weights = np.r_[np.ones(8), 11.0]
+    data = replace(measure(ranks[:, None], np.ones((9, 1)), (1.0,)), weights=weights)
+    interval = data.interval(np.zeros((1, 1)), np.ones((1, 1)), coverage=0.6)
+    np.testing.assert_allclose(interval, [[[-9, 9]]])
+    np.testing.assert_allclose(data.radius(np.ones((1, 1)), np.ones(1), coverage=0.6), [9.0])
+    probabilities = np.array([[0.6, 0.3, 0.1]] * 9)
+    classes = ClassCalibration.measure(probabilities, np.r_[np.zeros(8, dtype=int), 1], np.zeros(9), np.zeros(9))
+    assert classes.prediction_set(probabilities[:1], coverage=0.6).sum() == 1
+    assert replace(classes, weights=weights).prediction_set(probabilities[:1], coverage=0.6).sum() == 2
+
+
 def test_sets_by_hand():
     """The largest of three scores of the true class is .6, so classes join while at most .6 lies before them."""
     probabilities = np.array([[0.6, 0.3, 0.1]] * 3)
@@ -147,3 +165,5 @@ def test_calibrations_join():
     whole = RegressionCalibration.join([measure([[1.0]], [[2.0]], (1.0,)), measure([[3.0]], [[4.0]], (1.0,))])
     assert len(whole) == 2
     np.testing.assert_allclose(whole.ratios, [[0.5], [0.75]])
+    assert whole.is_signed
+    assert whole.weights is None

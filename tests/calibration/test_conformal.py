@@ -38,6 +38,37 @@ def test_a_coverage_outside_its_range_is_rejected(coverage):
         conformal_quantile(np.arange(50.0), coverage)
 
 
+@given(
+    hnp.arrays(np.float64, st.integers(1, 40), elements=st.integers(-9, 9)),
+    st.integers(1, 5),
+    st.floats(0.05, 0.95),
+    st.randoms(use_true_random=False),
+)
+def test_whole_weights_count_like_repeated_rows(scores, new_weight, coverage, random):
+    """A row of weight 3 is three rows, and a new one of weight k stands for k rows that come at once."""
+    weights = np.array([random.randint(1, 4) for _ in scores])
+    needed = coverage * (weights.sum() + new_weight)
+    repeated = np.sort(np.repeat(scores, weights))
+    rank = int(np.ceil(needed - 1e-6))
+    if rank > len(repeated):
+        with pytest.raises(InvalidInputError, match=r"times the weight of the new row\. Got"):
+            conformal_quantile(scores, coverage, weights=weights, new_weight=new_weight)
+    else:
+        found = conformal_quantile(scores, coverage, weights=weights, new_weight=new_weight)
+        assert found == repeated[max(rank, 1) - 1]
+
+
+def test_equal_weights_change_nothing_and_columns_and_new_rows_are_kept_apart():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(50, 2))
+    weighted = conformal_quantile(scores, 0.8, weights=np.full(50, 0.3))
+    np.testing.assert_array_equal(weighted, conformal_quantile(scores, 0.8))
+    new = np.array([0.1, 5.0])
+    each = [conformal_quantile(scores, 0.8, weights=np.ones(50), new_weight=weight) for weight in new]
+    np.testing.assert_array_equal(conformal_quantile(scores, 0.8, weights=np.ones(50), new_weight=new), each)
+    assert (each[0] < each[1]).all()
+
+
 def test_set_scores_by_hand():
     probabilities = np.array([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25]])
     np.testing.assert_allclose(set_scores(probabilities), [[0, 0.8, 0.5], [1, 0, 1], [0.5, 0, 0.5]])

@@ -13,7 +13,7 @@ import numpy as np
 
 from onsphere.errors import InvalidInputError
 
-__all__ = ["add_settings", "check_trees", "rename_settings", "rename_types"]
+__all__ = ["add_settings", "check_trees", "mark_unsigned", "rename_settings", "rename_types"]
 
 # Where the modules and classes of version 0.1 are now.
 _MODULES = {
@@ -75,6 +75,12 @@ def add_settings(model: Any) -> None:
     """Give a loaded model of format 1 or 2, which knows the target frame alone, the settings that came later."""
     for name in set(_LATER_SETTINGS) & set(model._get_param_names()):
         vars(model).setdefault(name, _LATER_SETTINGS[name])
+
+
+def mark_unsigned(calibration: Any) -> None:
+    """Give the calibration of a file of formats 1 to 3, which kept |errors| only, the name that they have now."""
+    if "ratios" in vars(calibration):
+        vars(calibration).update(residuals=vars(calibration).pop("ratios"), is_signed=False)
 
 
 def check_trees(model: Any) -> None:

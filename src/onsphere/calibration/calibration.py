@@ -67,7 +67,7 @@ def fit_temperature(error: Floats, uncertainty: Floats) -> float:
 
 
 def _divide_errors(error: Floats, scale: Floats) -> Floats:
-    """Return error / scale, with 0/0 = 0 and x/0 = ∞ for x > 0."""
+    """Return error / scale, with 0/0 = 0 and x/0 = ±∞ for other x."""
     with np.errstate(divide="ignore"):
         return np.divide(error, scale, out=np.zeros_like(error), where=error != 0)
 
@@ -104,11 +104,14 @@ class Calibration:
         The error of each row: root mean square over the outputs, or 0 and 1 for right and wrong classes.
     missed : array of shape (n,) or None
         How far the landmarks of the training rows fall short of each row; None for a model without an input frame.
+    weights : array of shape (n,) or None
+        How much each row counts in intervals and sets; None if all count the same.
     """
 
     uncertainty: Floats
     error: Floats
     missed: Floats | None = field(default=None, kw_only=True)
+    weights: Floats | None = field(default=None, kw_only=True)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -117,12 +120,25 @@ class Calibration:
             column.name: [getattr(part, column.name) for part in parts] for column in fields(cls)
         }
         joined: dict[str, Any] = {
-            name: None if rows[0] is None else np.concatenate(rows) for name, rows in columns.items()
+            name: np.concatenate(rows) if isinstance(rows[0], np.ndarray) else rows[0] for name, rows in columns.items()
         }
         return cls(**joined)
 
     def __len__(self) -> int:
         return len(self.uncertainty)
+
+    def find_limit(self, scores: Floats, coverage: float) -> Any:
+        """Return the score, per column, at or below which a new row lies with probability `coverage`.
+
+        Every interval, ball and set is cut off here.
+
+        Parameters
+        ----------
+        scores : array of shape (n,) or (n, D)
+            Of the calibration rows.
+        coverage : float in (0, 1)
+        """
+        return conformal_quantile(scores, coverage, weights=self.weights)
 
     @cached_property
     def temperature(self) -> float:
@@ -209,14 +225,17 @@ class RegressionCalibration(Calibration):
 
     Attributes
     ----------
-    ratios : array of shape (n, D)
-        |error| / sigma of each output.
+    residuals : array of shape (n, D)
+        (target − prediction) / sigma of each output.
     ball_ratios : array of shape (n,)
         Length of the error over the root mean square of sigma, outputs measured in units of their spread.
+    is_signed : bool
+        Whether the residuals have their signs, which files of formats 1 to 3 did not keep.
     """
 
-    ratios: Floats
+    residuals: Floats
     ball_ratios: Floats
+    is_signed: bool = field(default=True, kw_only=True)
 
     @classmethod
     def measure(
@@ -229,26 +248,31 @@ class RegressionCalibration(Calibration):
         missed: Floats | None = None,
     ) -> Self:
         """Make a calibration from residuals and sigmas (n, D), uncertainties (n,), spreads (D,) and shortfalls (n,)."""
+        residuals = _divide_errors(residual, sigma)
         if residual.shape[1] == 1:
-            error = np.abs(residual[:, 0])
-            ratios = _divide_errors(error, sigma[:, 0])
-            return cls(uncertainty, error, ratios[:, None], ratios, missed=missed)
+            return cls(uncertainty, np.abs(residual[:, 0]), residuals, np.abs(residuals[:, 0]), missed=missed)
         unit = _replace_zeros(spread)
         return cls(
             uncertainty=uncertainty,
             error=root_mean_square(residual),
-            ratios=_divide_errors(np.abs(residual), sigma),
+            residuals=residuals,
             ball_ratios=_divide_errors(geometry.norm(residual / unit), root_mean_square(sigma / unit)),
             missed=missed,
         )
 
+    @property
+    def ratios(self) -> Floats:
+        """|error| / sigma of each output, (n, D)."""
+        return np.abs(self.residuals)
+
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Return intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""
-        if self.ratios.shape[1] == 1:
-            scores = self.ratios[:, 0]
-        else:
-            scores = self.ratios.max(axis=1) if simultaneous else self.ratios
-        half = _widen_slightly(conformal_quantile(scores, coverage)) * sigma
+        scores = self.ratios
+        if scores.shape[1] == 1:
+            scores = scores[:, 0]
+        elif simultaneous:
+            scores = scores.max(axis=1)
+        half = _widen_slightly(self.find_limit(scores, coverage)) * sigma
         result = np.empty((*value.shape, 2))
         np.subtract(value, half, out=result[..., 0])
         np.add(value, half, out=result[..., 1])
@@ -256,7 +280,7 @@ class RegressionCalibration(Calibration):
 
     def radius(self, sigma: Floats, spread: Floats, *, coverage: float) -> Floats:
         """Return the radius (n,) of the ball, in units of the spread, that holds the whole target."""
-        return _widen_slightly(conformal_quantile(self.ball_ratios, coverage)) * root_mean_square(
+        return _widen_slightly(self.find_limit(self.ball_ratios, coverage)) * root_mean_square(
             sigma / _replace_zeros(spread)
         )
 
@@ -289,6 +313,6 @@ class ClassCalibration(Calibration):
 
     def prediction_set(self, probabilities: Floats, *, coverage: float) -> NDArray[np.bool_]:
         """Return which classes belong to the set of each row, shape (n, C)."""
-        limit = conformal_quantile(self.true_scores, coverage)
+        limit = self.find_limit(self.true_scores, coverage)
         # Sums of the same probabilities may differ in the last digit.
         return set_scores(probabilities) <= limit + 1e-12

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_fitted
-from onsphere.calibration import ClassCalibration, RegressionCalibration, conformal_quantile
+from onsphere.calibration import ClassCalibration, RegressionCalibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export.backbone_graphs import convert_steps, list_steps
 from onsphere.export.graph_arrays import ROWS, GraphArray, hide_infinite_rows, hide_lost_rows
@@ -136,7 +136,7 @@ def _name_novelty(novelty: GraphArray | None, missed: GraphArray | None) -> Outp
 
 def compute_half_widths(calibration: RegressionCalibration, coverage: float) -> Any:
     """Return half of an interval in units of sigma, (D,): that of a row with value 0 and sigma 1."""
-    shape = (1, calibration.ratios.shape[1])
+    shape = (1, calibration.residuals.shape[1])
     return calibration.interval(np.zeros(shape), np.ones(shape), coverage=coverage)[0, :, 1]
 
 
@@ -194,7 +194,7 @@ def project_to_simplex(direction: GraphArray) -> GraphArray:
 
 def _convert_sets(probabilities: GraphArray, calibration: ClassCalibration, coverage: float) -> GraphArray:
     """Return for each class whether it is as likely as the last, by rank, with little enough probability before it."""
-    limit = float(conformal_quantile(calibration.true_scores, coverage)) + 1e-12
+    limit = float(calibration.find_limit(calibration.true_scores, coverage)) + 1e-12
     ranked = _sort_descending(probabilities)
     inside = (_cumulate(ranked) - ranked) <= limit
     least = inside.apply("Where", ranked, ranked.to_array(2.0), dtype=ranked.dtype)
