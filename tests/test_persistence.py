@@ -19,7 +19,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from torch import nn
 
 import onsphere
@@ -552,6 +552,20 @@ def test_trees_that_point_outside_are_rejected(backbone, damage, path):
     model.save(path)
     with pytest.raises(InvalidInputError, match="points outside"):
         load(path)
+
+
+def test_what_could_not_be_found_again_is_refused_when_it_is_saved(path):
+    """A file that names a lambda could be written, and never be loaded."""
+
+    def keep(rows):
+        return rows
+
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60.0)
+    for function, name in ((lambda rows: rows, "test_persistence.<lambda>"), (keep, "test_persistence.keep")):
+        model = HCMRegressor(make_pipeline(FunctionTransformer(function), Ridge()), frames="target").fit(X, y)
+        with pytest.raises(InvalidTypeError, match=rf"found again by name\. Got \S*{name}\. A lambda"):
+            model.save(path)
+        assert not path.exists()
 
 
 def test_without_skops_it_says_what_to_install(path, monkeypatch):

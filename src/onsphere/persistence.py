@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import io
 import json
+import sys
 import warnings
 import zipfile
 import zlib
@@ -78,12 +79,27 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
             f"{' '.join(str(error).split())} Use estimators of scikit-learn, and networks that a named function or "
             "class makes."
         ) from None
+    _check_names(skops.get_untrusted_types(data=content))
     parts = {_MODEL: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
     text = to_json(make_manifest(model, summary) | {"parts": parts}, indent=1)
     with write_atomically(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr(_MANIFEST, text)
         archive.writestr(_MODEL, content)
     return path
+
+
+def _check_names(found: Sequence[str]) -> None:
+    """Raise InvalidTypeError for functions and classes that a file can name but nobody could find again."""
+    lost: list[str] = []
+    for name in found:
+        module, _, attribute = name.rpartition(".")
+        if module in sys.modules and not hasattr(sys.modules[module], attribute):
+            lost.append(name)
+    if lost:
+        raise InvalidTypeError(
+            f"Expected a model of parts that can be found again by name. Got {', '.join(lost)}. A lambda, or what is "
+            "defined inside a function, is lost when the program ends: define it at the top of a module, and fit again."
+        )
 
 
 def load(path: str | Path, *, trusted: Sequence[str] = ()) -> Any:

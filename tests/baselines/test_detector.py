@@ -222,7 +222,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("detector", [MSP(), KNN(k=10)], ids=get_name)
+@pytest.mark.parametrize("detector", [MSP(), Mahalanobis()], ids=get_name)
 def test_training_rows_that_cannot_be_used(detector, data, case):
     change, message = case
     with pytest.raises((InvalidInputError, TypeError), match=message):
@@ -313,6 +313,36 @@ def test_scores_of_logits_ignore_features(detector, data, rows):
 def test_scores_of_features_ignore_logits(detector, data, rows):
     model = refit(detector, (data[0], data[1] * 0 + 1, data[2]))
     np.testing.assert_array_equal(model.score(rows[0], rows[1] * 0), refit(detector, data).score(*rows))
+
+
+@some(Mahalanobis, KNN)
+def test_detectors_of_features_need_no_logits(detector, data, rows):
+    model = clone(detector).fit(data[0], labels=data[2])
+    assert model.classes_.tolist() == ["cat", "dog", "owl"]
+    expected = refit(detector, data).score(*rows)
+    np.testing.assert_array_equal(model.score(rows[0]), expected)
+    np.testing.assert_array_equal(model.score(*rows), expected)
+    np.testing.assert_array_equal(refit(detector, data).score(rows[0]), expected)
+
+
+def test_neighbours_need_no_labels_either(data, rows):
+    model = KNN(k=10).fit(data[0])
+    assert len(model.classes_) == 0
+    np.testing.assert_array_equal(model.score(rows[0]), refit(KNN(k=10), data).score(*rows))
+
+
+@pytest.mark.parametrize("detector", LOGITS_ONLY, ids=get_name)
+def test_detectors_that_need_logits_say_so(detector, data, rows):
+    message = f"{get_name(detector)} needs the logits of the classifier. Got None"
+    with pytest.raises(InvalidInputError, match=message):
+        clone(detector).fit(data[0], labels=data[2])
+    with pytest.raises(InvalidInputError, match=message):
+        refit(detector, data).score(rows[0])
+
+
+def test_mahalanobis_needs_labels(data):
+    with pytest.raises(InvalidInputError, match="Mahalanobis requires y to be passed"):
+        Mahalanobis().fit(data[0])
 
 
 def score_after(detector, data, rows, change):

@@ -585,6 +585,19 @@ def test_auto_reads_the_task_from_the_target(y, is_class):
         assert not hasattr(head("linear", task="regression").fit(X, y), "classes_")
 
 
+def test_many_whole_numbers_are_taken_for_classes_with_a_warning():
+    """They may be amounts, and a head of classes would answer without a word."""
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    ages = np.arange(90) % 30
+    with pytest.warns(OnsphereWarning, match=r"30 different whole numbers in y, from 0 to 29, for classes"):
+        assert len(head("linear").fit(X, ages).classes_) == 30
+    head("linear", task="classification").fit(X, ages)
+    head("linear", task="regression").fit(X, ages)
+    head("linear").partial_fit(X, ages, classes=range(30))
+    head("linear").fit(X, ages.astype(str))
+    head("linear").fit(X, ages % 20)
+
+
 def test_frames_and_single_precision_are_taken(classes):
     X, y = classes
     single = X.astype(np.float32)

@@ -1,13 +1,13 @@
 """The protocol of the detectors, which judge a classifier that is already trained, and its checks.
 
-All detectors take features, logits and labels in this order, whichever of them they use, so that one can replace
-another.
+All detectors take features, logits and labels in this order, so that one can replace another; what a detector does not
+use may be left out.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,19 +38,21 @@ _ROOM = 16.0
 class Detector(ABC, BaseEstimator):
     """A score of how little to trust each prediction of a trained classifier.
 
-    A new detector writes `_score`, and `_fit` if it learns something; both get checked arrays.
+    A new detector writes `_score`, and `_fit` if it learns something; both get checked arrays. One that can do without
+    logits or labels says so in `_needs`; what was left out is then an array without columns, or zeros.
 
     Attributes
     ----------
     classes_ : array of shape (C,)
-        The class of each column of logits.
+        The class of each column of logits; empty if labels were left out.
     n_features_in_ : int
     """
 
     classes_: NDArray[Any]
     n_features_in_: int
+    _needs: ClassVar[tuple[str, ...]] = ("logits", "labels")
 
-    def fit(self, features: ArrayLike, logits: ArrayLike, labels: ArrayLike) -> Self:
+    def fit(self, features: ArrayLike, logits: ArrayLike | None = None, labels: ArrayLike | None = None) -> Self:
         """Learn from rows that the classifier was trained on.
 
         Parameters
@@ -58,42 +60,60 @@ class Detector(ABC, BaseEstimator):
         features : array of shape (n, p)
             The inputs of the classifier's last layer.
         logits : array of shape (n, C)
-            Its outputs, before any softmax. Columns are in the sorted order of the classes.
+            Its outputs, before any softmax. Columns are in the sorted order of the classes. `KNN` and `Mahalanobis`
+            do without.
         labels : array of shape (n,)
-            The true classes. Where some class has no row, labels must be the numbers of the columns.
+            The true classes. Where some class has no row, labels must be the numbers of the columns. `KNN` does
+            without.
 
         Returns
         -------
         self
         """
         with restore_on_error(self):
-            features, logits = check_features_and_logits(self, features, logits)
-            labels = check_labels(self, labels)
-            check_same_length(features, labels)
+            features, logits = self._check_tables(features, logits)
             check_squares(self, features, logits, times=len(features))
-            self.classes_, label_index = _match_columns(self, labels, logits.shape[1])
-            self.n_features_in_ = features.shape[1]
+            self.classes_, label_index = np.empty(0), np.zeros(len(features), dtype=np.intp)
+            if labels is not None or "labels" in self._needs:
+                labels = check_labels(self, labels)
+                check_same_length(features, labels)
+                self.classes_, label_index = _match_columns(self, labels, logits.shape[1])
+            self.n_features_in_, self._n_logits = features.shape[1], logits.shape[1]
             with np.errstate(over="ignore", invalid="ignore"):
                 self._fit(features, logits, label_index)
         return self
 
-    def score(self, features: ArrayLike, logits: ArrayLike) -> Floats:
+    def score(self, features: ArrayLike, logits: ArrayLike | None = None) -> Floats:
         """Return the score of each row, shape (n,); higher means less trustworthy.
 
         Parameters
         ----------
         features : array of shape (n, p)
         logits : array of shape (n, C)
+            May be left out where `fit` does without.
         """
         check_fitted(self, "classes_")
-        features, logits = check_features_and_logits(self, features, logits)
+        features, logits = self._check_tables(features, logits)
         check_width(self, "features", features, self.n_features_in_)
-        check_width(self, "logits", logits, len(self.classes_))
+        if logits.shape[1] and self._n_logits:
+            check_width(self, "logits", logits, self._n_logits)
         check_squares(self, features, logits)
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._score(features, logits)
         _check_no_overflow(self, ~np.isfinite(scores))
         return scores
+
+    def _check_tables(self, features: Any, logits: Any) -> tuple[Floats, Floats]:
+        """Return features and logits; logits that are left out have no columns."""
+        if logits is not None:
+            return check_features_and_logits(self, features, logits)
+        if "logits" in self._needs:
+            raise InvalidInputError(
+                f"{type(self).__name__} needs the logits of the classifier. Got None. Pass features and logits, of the "
+                "same rows; KNN and Mahalanobis judge features alone."
+            )
+        rows = check_table(self, "features", features)
+        return rows, np.empty((len(rows), 0))
 
     def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
         """Check the parameters and learn; `label_index` has the column of logits of each row's label."""
@@ -147,7 +167,7 @@ def _match_columns(owner: object, labels: NDArray[Any], n_columns: int) -> tuple
     """Return the class of each column of logits, and the column of each label."""
     classes, index = np.unique(labels, return_inverse=True)
     check_at_least_two_classes(owner, classes)
-    if len(classes) == n_columns:
+    if len(classes) == n_columns or n_columns == 0:
         return classes, index
     if labels.dtype.kind in "iu" and classes[0] >= 0 and classes[-1] < n_columns:
         return np.arange(n_columns), labels.astype(np.intp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,14 +90,15 @@ class Mahalanobis(Detector):
     >>> rng = np.random.default_rng(0)
     >>> labels = np.arange(200) % 2
     >>> features = rng.normal(size=(200, 3)) + 5.0 * labels[:, None]
-    >>> detector = Mahalanobis().fit(features, features[:, :2], labels)
-    >>> far, near = detector.score([[90.0, 0.0, 0.0], [5.0, 5.0, 5.0]], np.zeros((2, 2)))
+    >>> detector = Mahalanobis().fit(features, labels=labels)
+    >>> far, near = detector.score([[90.0, 0.0, 0.0], [5.0, 5.0, 5.0]])
     >>> bool(far > 1000 > 1 > near)
     True
     """
 
     means_: Floats
     whitening_: Floats
+    _needs: ClassVar[tuple[str, ...]] = ("labels",)
 
     def _fit(self, features: Floats, logits: Floats, label_index: Indices) -> None:
         present, index = np.unique(label_index, return_inverse=True)
@@ -174,15 +175,14 @@ class KNN(Detector):
     --------
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> labels = np.arange(200) % 2
-    >>> features = np.eye(2)[labels] + 0.1 * rng.normal(size=(200, 2))
-    >>> detector = KNN(k=10).fit(features, features, labels)
-    >>> far, near = detector.score([[-1.0, -1.0], [1.0, 0.0]], np.zeros((2, 2)))
+    >>> features = np.eye(2)[np.arange(200) % 2] + 0.1 * rng.normal(size=(200, 2))
+    >>> far, near = KNN(k=10).fit(features).score([[-1.0, -1.0], [1.0, 0.0]])
     >>> bool(far > 1 > near)
     True
     """
 
     n_rows_: int
+    _needs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, k: int = 50, every: int = 1) -> None:
         self.k = k

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from numbers import Integral
 from typing import Any, Self
@@ -26,7 +27,7 @@ from onsphere._internal.validation import (
     restore_on_error,
     wrap_errors,
 )
-from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction, mix_evenly, project_to_simplex
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames
 from onsphere.models.frozen.blocks import take_last_block
@@ -40,6 +41,9 @@ __all__ = ["FrozenHead"]
 
 _KINDS = ("joint", "linear", "quadratic", "kernel")
 _TASKS = ("auto", "classification", "regression")
+
+# More different whole numbers than this may be amounts.
+_MOST_PLAIN_CLASSES = 20
 
 # Of equal errors on held-out rows, the first head's labels are taken.
 _JOINT = ("kernel", "quadratic", "linear")
@@ -70,7 +74,8 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         rows, which see angles between features and their length. "error" makes sigma fit the errors on these rows,
         each left out in turn (in closed form); for classes, and with fewer than 40 rows, it changes nothing.
     task : {"auto", "classification", "regression"}, default "auto"
-        "auto" takes floats and tables of several columns for regression, anything else for classes.
+        "auto" takes floats and tables of several columns for regression, anything else for classes; more than 20
+        different whole numbers are taken for classes with a warning.
     ridge : "gcv" or float, default "gcv"
         Strength of the penalty, by generalised cross-validation for each head or as given. Columns count as
         standardised; in the kernel head it is that of kernel ridge regression.
@@ -263,6 +268,8 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
             raise parameter_error(self, "classes", "None if task='regression'", classes)
         has_classes = classes is not None or self._has_classes(y)
         self.target_ = ClassTarget.fit(self, y, classes) if has_classes else NumberTarget.fit(self, y)
+        if has_classes and classes is None and self.task == "auto":
+            _warn_about_integers(self.classes_)
         named = is_frame(y) and not has_classes
         self._output_names = tuple(str(name) for name in y.columns) if named else None
         seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
@@ -438,6 +445,17 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         check_fitted(self, "sums_")
         sizes = {"number of features": self.n_features_in_, "task": type(self.target_).__name__}
         return {**sizes, **self.target_.identity, **self.sums_.identity}
+
+
+def _warn_about_integers(classes: NDArray[Any]) -> None:
+    if classes.dtype.kind in "iu" and len(classes) > _MOST_PLAIN_CLASSES:
+        warnings.warn(
+            f"FrozenHead takes the {len(classes)} different whole numbers in y, from {classes[0]} to {classes[-1]}, "
+            "for classes. If they are amounts, pass task='regression' or floats; if they are classes, "
+            "task='classification' says so.",
+            OnsphereWarning,
+            stacklevel=5,
+        )
 
 
 def _check_head(what: str, head: Any) -> FrozenHead:
