@@ -1,5 +1,6 @@
 """A head on models of many shapes, and off again."""
 
+import copy
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -8,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from onsphere import InvalidInputError, InvalidTypeError, Lift
-from onsphere.torch import MLP, HCMLoss, SphericalHead, attach
+from onsphere import InvalidInputError, InvalidTypeError, Lift, OnsphereWarning
+from onsphere.torch import MLP, AttachedMap, DenseHead, HCMLoss, SphericalHead, attach
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -213,7 +214,10 @@ def test_the_state_holds_every_weight_once():
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
-        (lambda: attach(nn.Sequential(nn.Conv2d(3, 4, 1)), 2), r"Got Conv2d \('0'\). It has no linear layer at all"),
+        (
+            lambda: attach(nn.Sequential(nn.Conv2d(3, 4, 3)), 2),
+            r"Got Conv2d \('0'\). It has neither a linear layer nor",
+        ),
         (lambda: attach(nn.ReLU(), 2), r"Got ReLU \('the model itself'\)"),
         (
             lambda: attach(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), 2),
@@ -224,7 +228,10 @@ def test_the_state_holds_every_weight_once():
             lambda: attach(Backbone(head=nn.Linear(8, 5), head_dist=nn.Linear(8, 5)), 2),
             "two side by side, 'head' and 'head_dist'",
         ),
-        (lambda: attach(Backbone(), 2, layer="fc"), "layer='fc' to name a Linear layer. Got no layer of that name"),
+        (
+            lambda: attach(Backbone(), 2, layer="fc"),
+            "to name a Linear layer or a 1×1 Conv2d. Got no layer",
+        ),
         (lambda: attach(Backbone(), 2, layer="body.1"), "Got ReLU"),
         (lambda: attach(Backbone(), 2, n_features=9)(torch.rand(3, 4)), "Expected 9 features on the last axis. Got 8"),
         (lambda: attach(Backbone(), 2, n_features=0), "'n_features' parameter of attach"),
@@ -251,3 +258,86 @@ def test_wrong_types_are_rejected():
         attach("resnet18", 2)
     with pytest.raises(InvalidTypeError, match="Got tuple"):
         attach(nn.LSTM(4, 8), 2, n_features=8)(torch.rand(3, 5, 4))
+
+
+# --- convolutions, twice, and saving ---
+
+
+def make_segmenter(n_classes=5):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.1), nn.Conv2d(8, n_classes, 1))
+
+
+def test_a_network_for_maps_gets_a_point_near_the_sphere_per_pixel():
+    network, pictures = make_segmenter(), torch.randn(2, 3, 6, 4)
+    before = network.eval()(pictures)
+    model = attach(network, 2)
+    assert isinstance(model, AttachedMap)
+    assert model.layer == "3"
+    output = model.eval()(pictures)
+    assert output.direction.shape == (2, 6, 4, 3)
+    assert model.decode(output).shape == model.sigma(output).shape == (2, 2, 6, 4)
+    assert model.uncertainty(output).shape == (2, 6, 4)
+    # The same weights in a DenseHead give the same.
+    head = DenseHead(8, 2)
+    layer = network[3]
+    head.linear.load_state_dict({"weight": layer.weight[:, :, 0, 0], "bias": layer.bias})
+    other = head(network[:3](pictures))
+    torch.testing.assert_close(model.decode(output), head.decode(other))
+    torch.testing.assert_close(model.sigma(output), head.sigma(other))
+    targets = torch.randn(2, 2, 6, 4)
+    torch.testing.assert_close(HCMLoss(model)(output, targets), HCMLoss(head)(other, targets))
+    torch.testing.assert_close(model.undo()(pictures), before)
+
+
+def test_classes_of_pixels_and_maps_that_do_not_fit():
+    model = attach(make_segmenter(), 5, embedding="onehot")
+    output = model(torch.randn(2, 3, 6, 4))
+    assert model.decode(output).shape == (2, 6, 4)
+    HCMLoss(model)(output, torch.randint(5, (2, 6, 4))).backward()
+    with pytest.raises(InvalidInputError, match=r"maps of shape \(B, 2, H, W\). Got \[2, 6, 4\]"):
+        attach(make_segmenter(), 2).embed(torch.zeros(2, 6, 4))
+    flat = nn.Sequential(make_segmenter(), nn.Flatten())
+    with pytest.raises(InvalidInputError, match=r"maps of shape \(B, 6, H, W\). Got \[2, 144\]"):
+        attach(flat, 5, embedding="onehot")(torch.randn(2, 3, 6, 4))
+
+
+@pytest.mark.parametrize(
+    "options", [{"kernel_size": 3}, {"kernel_size": 1, "stride": 2}, {"kernel_size": 1, "groups": 2}]
+)
+def test_other_convolutions_are_no_end(options):
+    network = nn.Sequential(nn.ReLU(), nn.Conv2d(8, 4, **options))
+    message = r"last layer that is linear\. Got Conv2d \('1'\)\. It has neither .* put a DenseHead behind it"
+    with pytest.raises(InvalidInputError, match=message):
+        attach(network, 4)
+
+
+def test_a_model_that_is_attached_already_is_refused():
+    network = MLP(4, 3)
+    first = attach(network, 3, embedding="onehot")
+    for other in (network, copy.deepcopy(network)):
+        with pytest.raises(
+            InvalidInputError, match=r"whose layer 'linear' attach has replaced already\. Use what attach"
+        ):
+            attach(other, 2)
+    with pytest.raises(InvalidInputError, match="without a spherical head"):
+        attach(first, 2)
+    original = first.undo().linear
+    second = attach(network, 2)
+    first.undo()  # once more changes nothing
+    assert second(torch.zeros(1, 4)).direction.shape == (1, 3)
+    assert second.undo().linear is original
+
+
+def test_a_state_without_the_head_is_warned_of():
+    network = MLP(4, 3)
+    model = attach(network, 3, embedding="onehot")
+    with pytest.warns(OnsphereWarning, match=r"while attach has replaced its layer 'linear'.* undo\(\) first"):
+        network.state_dict()
+    state = model.state_dict()  # all of it, and no warning
+    nn.Sequential(model).state_dict()
+    attach(MLP(4, 3), 3, embedding="onehot").load_state_dict(state)
+    with pytest.warns(OnsphereWarning, match="while attach"):
+        network.state_dict()
+    model.undo().state_dict()
+    model.state_dict()

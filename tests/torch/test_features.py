@@ -61,7 +61,7 @@ def test_every_layer_gets_its_mode_back_and_hooks_are_gone(loader):
     assert network.body[2].training
     assert not any(module._forward_pre_hooks for module in network.modules())
     with pytest.raises(InvalidInputError):
-        features(network, [loader.dataset.tensors[0]])
+        features(network, ["text"])
     assert network.training
     assert not any(module._forward_pre_hooks for module in network.modules())
 
@@ -144,7 +144,7 @@ def test_layers_with_several_outputs_labels_without_tensors_and_precision(loader
     X, y = features(network, [(rows, ["a", "b", "c", "d", "e"])], layer="0.0")
     assert X.dtype == np.float64
     assert y.tolist() == ["a", "b", "c", "d", "e"]
-    with pytest.raises(InvalidInputError, match=r"Got shape \(5, 1, 3\). Name a layer"):
+    with pytest.raises(InvalidInputError, match=r"Got shape \(5, 1, 3\). Name a layer .* or pool tokens"):
         features(network, [(rows, torch.arange(5))], layer="0.2")
 
     class Pair(nn.Module):
@@ -166,12 +166,14 @@ def test_half_precision_and_devices(loader):
     ("batches", "message"),
     [
         ([], "at least one batch. Got none"),
-        ([torch.zeros(4, 6)], r"batches \(inputs, labels\) with a tensor of inputs. Got Tensor"),
-        ([(torch.zeros(4, 6),)], r"Got 1 element\(s\). A head is fitted on labels"),
-        ([{"x": torch.zeros(4, 6), "labels": torch.zeros(4)}], "Got dict"),
-        ([("text", torch.zeros(4))], "with a tensor of inputs. Got str as inputs"),
-        ([({"ids": torch.zeros(4, 6)}, torch.zeros(4))], "Got dict as inputs. Wrap the network in a module"),
-        ([(torch.zeros(4, 6), None)], r"one label for each row of a batch. Got None. Yield labels of shape \(n,\)"),
+        ([(torch.zeros(4, 6),) * 3], r"\(inputs, labels\) or inputs alone, .* Got 3 element\(s\)"),
+        ([{"x": [1, 2], "labels": torch.zeros(4)}], "Got list under 'x'"),
+        ([{"labels": torch.zeros(4)}], "Got a mapping without inputs"),
+        ([("text", torch.zeros(4))], "Got str as inputs"),
+        (
+            [torch.zeros(4, 6), (torch.zeros(4, 6), torch.zeros(4))],
+            r"labels of one shape in all batches. Got \(n,\) and none",
+        ),
         ([(torch.zeros(1, 6), torch.tensor(3))], r"one label for each row of a batch. Got tensor\(3\)"),
         (
             [(torch.zeros(4, 6), torch.zeros(4)), (torch.zeros(4, 6), torch.zeros(4, 1))],
@@ -217,6 +219,123 @@ def test_networks_and_layers_that_cannot_be_used(loader):
 
     with pytest.raises(InvalidInputError, match=r"Got dict. Name a layer"):
         features(Says(), loader)
+
+
+class Tokens(nn.Module):
+    """An encoder that takes named tensors, as those of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix = nn.Embedding(20, 4), nn.Linear(4, 3)
+
+    def forward(self, input_ids, attention_mask=None):
+        return {"last_hidden_state": self.mix(self.embed(input_ids)), "attention_mask": attention_mask}
+
+
+@pytest.fixture
+def texts():
+    ids = torch.arange(12).reshape(3, 4)
+    return {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]])}
+
+
+def test_named_tensors_with_labels_inside_beside_or_nowhere(texts):
+    network = Tokens()
+    names = torch.tensor([0, 1, 0])
+    expected = network(**texts)["last_hidden_state"][:, 0].detach().numpy()
+    for batch in (texts | {"labels": names}, texts | {"label": names}, (texts, names), [texts | {"labels": 1}, names]):
+        X, y = features(network, [batch], layer="", pooling="cls")
+        np.testing.assert_array_equal(X, expected)
+        assert y.tolist() == [0, 1, 0]
+    for batch in (texts, (texts,), (texts, None)):
+        X, y = features(network, [batch], layer="mix", pooling="cls")
+        np.testing.assert_array_equal(X, expected)
+        assert y is None
+
+
+def test_the_mean_of_tokens_leaves_out_what_fills_up_short_texts(texts):
+    network = Tokens()
+    tokens = network(**texts)["last_hidden_state"].detach()
+    X, _ = features(network, [texts], layer="mix", pooling="mean")
+    np.testing.assert_allclose(X[0], tokens[0].mean(dim=0), atol=1e-6)
+    np.testing.assert_allclose(X[1], tokens[1, :2].mean(dim=0), atol=1e-6)
+    np.testing.assert_array_equal(X[2], 0.0)  # a text without words
+    X, _ = features(network, [{"input_ids": texts["input_ids"]}], layer="mix", pooling="mean")
+    np.testing.assert_allclose(X, tokens.mean(dim=1), atol=1e-6)
+    short = Named(nn.Sequential(Tokens(), First(), nn.MaxPool1d(3)))
+    with pytest.raises(InvalidInputError, match=r"tokens of shape \(3, 4\), as the attention_mask has. Got \(3, 2\)"):
+        features(short, [texts], layer="inner.2", pooling="mean")
+    with pytest.raises(InvalidInputError, match=r"must be one of 'cls', 'mean'\. Got 'max'"):
+        features(network, [texts], layer="mix", pooling="max")
+
+
+class First(nn.Module):
+    def forward(self, output):
+        return output["last_hidden_state"].transpose(1, 2)[:, :2]
+
+
+class Named(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids, attention_mask):
+        return self.inner(input_ids)
+
+
+def test_an_encoder_of_hugging_face_runs_as_it_is():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=30, **sizes))
+    encoding = transformers.BatchEncoding(
+        {"input_ids": torch.tensor([[2, 5, 7], [2, 9, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
+    )
+    X, y = features(bert, [encoding, encoding | {"labels": torch.arange(2)}][:1], layer="", pooling="mean")
+    hidden = bert.eval()(**encoding).last_hidden_state.detach()
+    np.testing.assert_allclose(X, torch.stack([hidden[0].mean(dim=0), hidden[1, :2].mean(dim=0)]), atol=1e-6)
+    assert y is None
+    # Without a layer, what the pooler's linear layer sees: the first token.
+    np.testing.assert_allclose(features(bert, [encoding])[0], hidden[:, 0], atol=1e-6)
+
+
+def test_a_features_method_takes_named_tensors_too():
+    class Both(Tokens):
+        def features(self, input_ids, attention_mask):
+            return self.embed(input_ids).mean(dim=1)
+
+    ids = torch.arange(6).reshape(2, 3)
+    assert features(Both(), [{"input_ids": ids, "attention_mask": ids}])[0].shape == (2, 4)
+
+
+def test_loaders_without_labels(loader):
+    network, x = Plain(), loader.dataset.tensors[0]
+    expected, _ = features(network, loader)
+    for batches in ([x], [(x,)], DataLoader(TensorDataset(x), batch_size=7)):
+        X, y = features(network, batches)
+        np.testing.assert_allclose(X, expected, atol=1e-6)
+        assert y is None
+
+
+def test_rows_in_a_file(loader, tmp_path):
+    network, path = Plain(), tmp_path / "rows.npy"
+    X, y = features(network, loader, path=path)
+    assert isinstance(X, np.memmap)
+    expected, labels = features(network, loader)
+    np.testing.assert_array_equal(X, expected)
+    np.testing.assert_array_equal(np.load(path), expected)
+    np.testing.assert_array_equal(y, labels)
+    assert features(network, [loader.dataset.tensors[0]], path=str(path))[1] is None
+    sizes = [torch.zeros(2, 3, size, size) for size in (4, 6)]
+    with pytest.raises(InvalidInputError, match="features of one shape in all batches"):
+        features(nn.Sequential(nn.Conv2d(3, 1, 1), nn.Flatten()), sizes, layer="1", path=path)
+    with pytest.raises(InvalidInputError, match="at least one batch"):
+        features(network, [], path=path)
+    np.testing.assert_array_equal(np.load(path), expected)  # what was there stays
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.npy"]
+
+
+def test_a_bar_counts_batches(loader, capsys):
+    features(Plain(), loader, progress=True)
+    assert "4/4" in capsys.readouterr().err
 
 
 def test_a_frozen_network_from_loader_to_uncertainty(loader):

@@ -278,3 +278,127 @@ def test_an_empty_batch_is_named_as_the_cause():
 def test_repr_shows_the_options():
     assert "phi='huber', norm_weight=0.5" in repr(HCMLoss(phi="huber", norm_weight=0.5))
     assert "preset='cifar10'" in repr(HCMLoss(preset="cifar10"))
+
+
+# --- samples that do not count, and classes that count more ---
+
+
+def labelled(n_classes=3, n=8):
+    torch.manual_seed(0)
+    head = SphericalHead(4, n_classes, embedding="onehot")
+    return head, head(torch.randn(n, 4)), torch.arange(n) % n_classes
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_samples_that_do_not_count_are_as_good_as_absent(reduction):
+    head, output, y = labelled()
+    kept = torch.tensor([True, False, True, True, False, True, True, False])
+    part = SphericalOutput(output.direction[kept], output.magnitude[kept])
+    expected = HCMLoss(head, reduction=reduction)(part, y[kept])
+    by_mask = HCMLoss(head, reduction=reduction)(output, y, kept)
+    ignored = torch.where(kept, y, -100)
+    by_index = HCMLoss(head, reduction=reduction, ignore_index=-100)(output, ignored)
+    soft = torch.nn.functional.one_hot(y, 3).double()
+    soft[~kept] = torch.nan
+    by_nan = HCMLoss(reduction=reduction, ignore_nan=True)(output, SphericalOutput(soft, torch.ones(8)))
+    both = HCMLoss(head, reduction=reduction, ignore_index=-100)(output, torch.where(kept, y, -100), kept)
+    for loss in (by_mask, by_index, by_nan, both):
+        torch.testing.assert_close(loss, expected, check_dtype=False)
+    for preset in ("cifar10", "two-moons"):
+        expected = HCMLoss(head, preset=preset)(part, y[kept])
+        torch.testing.assert_close(HCMLoss(head, preset=preset, ignore_index=-100)(output, ignored), expected)
+    apart = HCMLoss(head, reduction="none", ignore_index=-100)(output, ignored)
+    torch.testing.assert_close(apart, torch.where(kept, HCMLoss(head, reduction="none")(output, y), 0.0))
+
+
+def test_what_does_not_count_has_no_gradient():
+    head, _, y = labelled()
+    x = torch.randn(8, 4)
+    x[3] = 1e15
+    HCMLoss(head)(head(x), y, torch.arange(8) != 3).backward()
+    found = head.linear.weight.grad.clone()
+    head.zero_grad()
+    kept = torch.arange(8) != 3
+    HCMLoss(head)(head(x[kept]), y[kept]).backward()
+    torch.testing.assert_close(found, head.linear.weight.grad)
+
+
+def test_a_batch_in_which_nothing_counts_has_loss_0():
+    """A crop of a picture may lie in a hole."""
+    head, output, y = labelled()
+    loss = HCMLoss(head, ignore_index=-1)(output, torch.full_like(y, -1))
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert not head.linear.weight.grad.any()
+    apart = HCMLoss(head, reduction="none")(output, y, torch.zeros(8, dtype=torch.bool))
+    assert apart.tolist() == [0.0] * 8
+
+
+def test_holes_of_a_depth_map():
+    head = DenseHead(4, 2)
+    output = head(torch.randn(2, 4, 3, 3))
+    depth = torch.randn(2, 2, 3, 3)
+    whole = HCMLoss(head, reduction="none")(output, depth)
+    depth[0, 1, 2, 2] = torch.nan
+    with pytest.raises(InvalidInputError, match=r"targets are not finite: .* ignore_nan=True"):
+        HCMLoss(head)(output, depth)
+    found = HCMLoss(head, reduction="none", ignore_nan=True)(output, depth)
+    whole[0, 2, 2] = 0.0
+    torch.testing.assert_close(found, whole)
+    mask = torch.ones(2, 1, 3, 3, dtype=torch.bool)
+    mask[0, 0, 2, 2] = False
+    for given in (mask, mask[:, 0], mask.numpy()):
+        torch.testing.assert_close(HCMLoss(head)(output, depth.nan_to_num(), given), whole.sum() / 17)
+
+
+def test_labels_of_a_segmentation_that_do_not_count():
+    head = DenseHead(4, 3, embedding="onehot")
+    output = head(torch.randn(2, 4, 3, 3))
+    labels = torch.randint(3, (2, 3, 3))
+    expected = HCMLoss(head, reduction="none")(output, labels)
+    labels[1, 0] = 255
+    found = HCMLoss(head, ignore_index=255)(output, labels)
+    torch.testing.assert_close(found, (expected.sum() - expected[1, 0].sum()) / 15)
+
+
+def test_class_weights_are_those_of_a_weighted_mean():
+    head, output, y = labelled()
+    weight = torch.tensor([1.0, 3.0, 0.0])
+    each = HCMLoss(head, reduction="none")(output, y)
+    loss = HCMLoss(head, class_weight=[1, 3, 0])
+    torch.testing.assert_close(loss(output, y), (each * weight[y]).sum() / weight[y].sum())
+    by_sum = HCMLoss(head, class_weight=weight, reduction="sum")(output, y)
+    torch.testing.assert_close(by_sum, (each * weight[y]).sum())
+    apart = HCMLoss(head, class_weight=weight, reduction="none")(output, y)
+    torch.testing.assert_close(apart, each * weight[y])
+    assert float(loss(output, torch.full_like(y, 2)).detach()) == 0.0  # classes of weight 0 alone
+    assert not loss.state_dict()
+    soft = torch.tensor([[0.5, 0.5, 0.0]]).expand(8, 3)
+    mixed = HCMLoss(head, class_weight=weight, reduction="none")(output, soft)
+    torch.testing.assert_close(mixed, 2 * HCMLoss(head, reduction="none")(output, soft))
+
+
+def test_masks_labels_and_weights_that_cannot_be_used():
+    head, output, y = labelled()
+    loss = HCMLoss(head)
+    for mask in (torch.ones(8), torch.ones(8, 1, 1, dtype=torch.bool), torch.ones(7, dtype=torch.bool)):
+        with pytest.raises(InvalidInputError, match=r"mask of bools of shape \(8,\). Got torch\."):
+            loss(output, y, mask)
+    with pytest.raises(InvalidInputError, match=r"labels of an integer dtype beside ignore_index=7. Got torch.float32"):
+        HCMLoss(head, ignore_index=7)(output, torch.zeros(8, 3))
+    for other in (None, SphericalHead(4, 1)):
+        with pytest.raises(InvalidInputError, match="'ignore_index' parameter of HCMLoss must be None without a head"):
+            HCMLoss(other, ignore_index=7)
+    with pytest.raises(InvalidInputError, match="'ignore_index' parameter of HCMLoss must be an int"):
+        HCMLoss(head, ignore_index=0.5)
+    for wrong in ([[1.0]], [1.0, -1.0, 1.0], [1.0, float("nan"), 1.0], [0.0, 0.0, 0.0]):
+        with pytest.raises(
+            InvalidInputError, match="'class_weight' parameter of HCMLoss must be one finite number per"
+        ):
+            HCMLoss(head, class_weight=wrong)
+    with pytest.raises(InvalidInputError, match=r"class weights for 3 classes\. Got 2"):
+        HCMLoss(head, class_weight=[1.0, 2.0])(output, y)
+    with pytest.raises(InvalidInputError, match="'preset' parameter"):
+        HCMLoss(head, class_weight=[1.0, 2.0, 1.0], preset="cifar10")
+    with pytest.raises(InvalidInputError, match="'ignore_nan' parameter of HCMLoss must be True or False"):
+        HCMLoss(head, ignore_nan="yes")

@@ -17,7 +17,7 @@ try:
 except ImportError:
     raise missing_extra_error("onsphere.torch", "torch", "torch") from None
 
-from onsphere.torch.attach import Attached, attach
+from onsphere.torch.attach import Attached, AttachedMap, attach
 from onsphere.torch.dense import DenseHead
 from onsphere.torch.features import feature_batches, features
 from onsphere.torch.frozen_module import to_torch
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MLP",
     "Attached",
+    "AttachedMap",
     "DenseHead",
     "HCMLoss",
     "MixingCollate",

@@ -13,10 +13,40 @@ from onsphere.errors import InvalidInputError
 from onsphere.sphere import OneHot, Polar, RegressionEmbedding
 from onsphere.torch.head import SphereReader, SphericalOutput, as_targets
 
-__all__ = ["DenseHead"]
+__all__ = ["DenseHead", "PixelReader", "check_maps"]
 
 
-class DenseHead(SphereReader):
+class PixelReader(SphereReader):
+    """Reads and places maps, of which every pixel is a point near a sphere of its own."""
+
+    def embed(self, y: Any) -> SphericalOutput:
+        """Place maps of targets (B, D, H, W), or of class labels (B, H, W), on the sphere."""
+        maps = as_targets(y)
+        if isinstance(self.embedding, OneHot) and not maps.is_floating_point():
+            return super().embed(maps)
+        check_maps(maps.dim() == 4 and maps.shape[1] == self.out_features, self.out_features, "H, W", maps)
+        return super().embed(maps.permute(0, 2, 3, 1))
+
+    def decode(self, output: SphericalOutput, *, decoder: str | None = None) -> Tensor:
+        """Turn an output into maps of values (B, D, H, W), or of class labels (B, H, W)."""
+        values = super().decode(output, decoder=decoder)
+        return values if isinstance(self.embedding, OneHot) else values.permute(0, 3, 1, 2)
+
+    def sigma(self, output: SphericalOutput) -> Tensor:
+        """Return maps of the standard deviation of the noise, (B, D, H, W)."""
+        return super().sigma(output).permute(0, 3, 1, 2)
+
+
+def check_maps(fits: bool, n_channels: int, size: str, maps: Tensor) -> None:
+    """Raise the error for maps of another shape, unless they fit."""
+    if not fits:
+        raise InvalidInputError(
+            f"Expected maps of shape (B, {n_channels}, {size}). Got {list(maps.shape)}. "
+            "Nothing is broadcast: reshape the maps, or make the head for maps of this shape."
+        )
+
+
+class DenseHead(PixelReader):
     """A head for maps: features (B, C, H, W) in, a value for every pixel out.
 
     Parameters
@@ -90,36 +120,30 @@ class DenseHead(SphereReader):
 
     def embed(self, y: Any) -> SphericalOutput:
         """Place maps of targets (B, D, H, W), or of class labels (B, H, W), on the sphere."""
+        if self.event == "pixel":
+            return super().embed(y)
         maps = as_targets(y)
-        if isinstance(self.embedding, OneHot) and not maps.is_floating_point():
-            return super().embed(maps)
         self._check_maps(maps, self.out_channels)
-        rows = maps.permute(0, 2, 3, 1)
-        return super().embed(rows if self.event == "pixel" else rows.flatten(1))
+        return SphereReader.embed(self, maps.permute(0, 2, 3, 1).flatten(1))
 
     def decode(self, output: SphericalOutput, *, decoder: str | None = None) -> Tensor:
         """Turn an output into maps of values (B, D, H, W), or of class labels (B, H, W)."""
-        values = super().decode(output, decoder=decoder)
-        return values if isinstance(self.embedding, OneHot) else self._to_maps(values)
+        if self.event == "pixel":
+            return super().decode(output, decoder=decoder)
+        return self._to_maps(SphereReader.decode(self, output, decoder=decoder))
 
     def sigma(self, output: SphericalOutput) -> Tensor:
         """Return maps of the standard deviation of the noise, (B, D, H, W)."""
-        return self._to_maps(super().sigma(output))
+        return super().sigma(output) if self.event == "pixel" else self._to_maps(SphereReader.sigma(self, output))
 
     def _to_maps(self, rows: Tensor) -> Tensor:
-        if self.event == "image":
-            rows = rows.unflatten(1, (*self.map_size, self.out_channels))
-        return rows.permute(0, 3, 1, 2)
+        return rows.unflatten(1, (*self.map_size, self.out_channels)).permute(0, 3, 1, 2)
 
     def _check_maps(self, maps: Tensor, n_channels: int) -> None:
         fits = maps.dim() == 4 and maps.shape[1] == n_channels
         if fits and self.event == "image":
             fits = maps.shape[2] == self.map_size[0] and maps.shape[3] == self.map_size[1]
-        if not fits:
-            raise InvalidInputError(
-                f"Expected maps of shape (B, {n_channels}, {self.expected_size}). Got {list(maps.shape)}. "
-                "Nothing is broadcast: reshape the maps, or make the head for maps of this shape."
-            )
+        check_maps(fits, n_channels, self.expected_size, maps)
 
 
 def _check_size(owner: object, size: Any) -> tuple[int, int]:

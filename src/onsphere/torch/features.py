@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.validation import check_option
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.torch.batches import Batch, read_batch, to_numpy
 from onsphere.torch.running import find_device, use_eval_mode
 
-__all__ = ["feature_batches", "features"]
+__all__ = ["feature_batches", "features", "run_layers"]
 
 Features = NDArray[np.floating[Any]]
 
@@ -24,28 +29,40 @@ def features(
     loader: Iterable[Any],
     *,
     layer: str | Sequence[str] | None = None,
+    pooling: str | None = None,
     device: str | torch.device | None = None,
-) -> tuple[Features, NDArray[Any]]:
+    path: str | Path | None = None,
+    progress: bool = False,
+) -> tuple[Features, Any]:
     """Return features and labels of all rows, ready for `FrozenHead.fit`.
 
     Parameters
     ----------
     backbone : Module
         Not changed: it runs in evaluation mode without gradients, and every layer then gets its own mode back.
-    loader : iterable of (inputs, labels)
-        A DataLoader, or any iterable of batches.
+    loader : iterable of batches
+        A DataLoader, or any iterable. A batch is (inputs, labels), inputs alone, or a mapping of named tensors as
+        Hugging Face's tokenizers and collators make them, with the labels under "labels" or beside it.
     layer : str or list of str, optional
-        Name of the layer, as in `named_modules()`, whose output to take; the outputs of several stand side by side, in
-        the order of the list (then give their widths to the head: `FrozenHead(layers=...)`). By default the output of
-        the network's method `features` or, without one, the input of the linear layer that runs last. Maps (n, C, H, W)
-        are averaged over space.
+        Name of the layer, as in `named_modules()`, whose output to take ("" is the whole network); the outputs of
+        several stand side by side, in the order of the list (then give their widths to the head:
+        `FrozenHead(layers=...)`). By default the output of the network's method `features` or, without one, the input
+        of the linear layer that runs last. Maps (n, C, H, W) are averaged over space.
+    pooling : {"cls", "mean"}, optional
+        How the tokens of a layer with outputs (n, T, p) become one row: the first, or the mean of those that the
+        batch's `attention_mask` keeps.
     device : str or device, optional
         Where to run; the network is moved there. By default, where it is.
+    path : path, optional
+        Write the features to this .npy file as they come, and return them memory-mapped, so that they need not fit in
+        memory; then add them to a head in slices, with `FrozenHead.partial_fit`.
+    progress : bool, default False
+        Whether to show a bar that counts batches.
 
     Returns
     -------
     features : array of shape (n, p)
-    labels : array of shape (n,) or (n, D)
+    labels : array of shape (n,) or (n, D), or None for a loader without labels
 
     Examples
     --------
@@ -59,8 +76,11 @@ def features(
     >>> features(network, loader, layer=["1", "2"])[0].shape
     (6, 8)
     """
-    batches = list(feature_batches(backbone, loader, layer=layer, device=device))
-    return _join("features", [rows for rows, _ in batches]), _join("labels", [labels for _, labels in batches])
+    batches = feature_batches(backbone, loader, layer=layer, pooling=pooling, device=device, progress=progress)
+    if path is not None:
+        return _write_rows(batches, Path(path))
+    every = list(batches)
+    return join_batches("features", [rows for rows, _ in every]), join_batches("labels", [each for _, each in every])
 
 
 def feature_batches(
@@ -68,8 +88,10 @@ def feature_batches(
     loader: Iterable[Any],
     *,
     layer: str | Sequence[str] | None = None,
+    pooling: str | None = None,
     device: str | torch.device | None = None,
-) -> Generator[tuple[Features, NDArray[Any]]]:
+    progress: bool = False,
+) -> Generator[tuple[Features, Any]]:
     """Yield features and labels batch by batch, for `FrozenHead.partial_fit` where all rows do not fit in memory.
 
     Parameters are those of `features`.
@@ -82,6 +104,27 @@ def feature_batches(
     >>> [X.shape for X, _ in feature_batches(network, [(torch.zeros(2, 3, 8, 8), torch.zeros(2))], layer="1")]
     [(2, 4)]
     """
+    if pooling is not None:
+        check_option("features", "pooling", pooling, ["cls", "mean"])
+    for batch, outputs in run_layers(backbone, loader, layer=layer, device=device, progress=progress):
+        rows = _join_layers([_as_rows(output, pooling, batch.mask) for output in outputs])
+        if batch.labels is not None and len(rows) != len(batch.labels):
+            raise InvalidInputError(
+                f"Expected one label for each row of a batch. Got {len(rows)} rows of features and "
+                f"{len(batch.labels)} labels. Check what the loader yields, and that the layer sees one row per input."
+            )
+        yield to_numpy(rows), batch.labels
+
+
+def run_layers(
+    backbone: nn.Module,
+    loader: Iterable[Any],
+    *,
+    layer: str | Sequence[str] | None,
+    device: str | torch.device | None,
+    progress: bool = False,
+) -> Generator[tuple[Batch, list[Any]]]:
+    """Yield each batch and the outputs of these layers as they are, one entry per layer."""
     if not isinstance(backbone, nn.Module):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidTypeError(f"features needs a torch.nn.Module. Got {type(backbone).__name__}.")
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
@@ -90,20 +133,19 @@ def feature_batches(
         backbone.to(find_device("features", device))
     first = next(backbone.parameters(), None)
     place = torch.device(device or "cpu") if first is None else first.device
+    if progress:
+        from tqdm.auto import tqdm
+
+        loader = tqdm(loader, unit="batch")
     n_batches = 0
     with use_eval_mode(backbone), _watch_layer(backbone, layer) as run:
-        for batch in loader:
+        for given in loader:
             n_batches += 1
-            inputs, labels = _unpack_batch(batch)
+            batch = read_batch(given).to(place)
             # Not around the yield, where it would switch off the caller's gradients.
             with torch.no_grad():
-                rows = _join_layers([_as_rows(output) for output in run(inputs.to(place))])
-            if len(rows) != len(labels):
-                raise InvalidInputError(
-                    f"Expected one label for each row of a batch. Got {len(rows)} rows of features and {len(labels)} "
-                    "labels. Check what the loader yields, and that the layer sees one row per input."
-                )
-            yield _to_numpy(rows), labels
+                outputs = run(batch)
+            yield batch, outputs
     if n_batches == 0:
         raise InvalidInputError(
             "Expected a loader with at least one batch. Got none. A generator can be used up: pass a DataLoader or a "
@@ -111,50 +153,50 @@ def feature_batches(
         )
 
 
-def _join(what: str, parts: list[NDArray[Any]]) -> NDArray[Any]:
-    shapes = sorted({part.shape[1:] for part in parts})
-    if len(shapes) > 1:
-        got = " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+def join_batches(what: str, parts: Sequence[NDArray[Any] | None]) -> Any:
+    """Return all rows of all batches in one array; None if no batch has any."""
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    shapes = sorted({part.shape[1:] for part in given})
+    if len(shapes) > 1 or len(given) < len(parts):
+        names = [str(("n", *shape)).replace("'", "") for shape in shapes] + ["none"] * (len(given) < len(parts))
         raise InvalidInputError(
-            f"Expected {what} of one shape in all batches. Got {got}. Check what the loader yields: collate all "
-            "batches alike, and bring all inputs to one size."
+            f"Expected {what} of one shape in all batches. Got {' and '.join(names)}. Check what the loader yields: "
+            "collate all batches alike, and bring all inputs to one size."
         )
-    return np.concatenate(parts)
+    return np.concatenate(given)
 
 
-def _unpack_batch(batch: Any) -> tuple[Tensor, NDArray[Any]]:
-    if not (isinstance(batch, list | tuple) and len(batch) == 2):
-        got = f"{len(batch)} element(s)" if isinstance(batch, list | tuple) else type(batch).__name__
-        raise InvalidInputError(
-            f"Expected batches (inputs, labels) with a tensor of inputs. Got {got}. A head is fitted on labels: yield "
-            "them with the inputs."
-        )
-    inputs, given = batch
-    if not isinstance(inputs, Tensor):
-        raise InvalidInputError(
-            f"Expected batches (inputs, labels) with a tensor of inputs. Got {type(inputs).__name__} as inputs. "
-            "Wrap the network in a module that takes one tensor, and let the loader yield it."
-        )
-    labels = _to_numpy(given) if isinstance(given, Tensor) else np.asarray(given)
-    if labels.ndim == 0:
-        raise InvalidInputError(
-            f"Expected one label for each row of a batch. Got {given!r}. Yield labels of shape (n,) or (n, D)."
-        )
-    return inputs, labels
+def _write_rows(batches: Iterable[tuple[Features, Any]], path: Path) -> tuple[Features, Any]:
+    """Write features to a .npy file as they come, and return them memory-mapped, and the labels."""
+    labels: list[Any] = []
+    n_rows, empty = 0, None
+    with write_atomically(path) as part, part.open("wb") as file:
+        for rows, more in batches:
+            if empty is None:
+                empty = rows[:0]
+                _write_header(file, empty, 0)
+            join_batches("features", [empty, rows[:0]])  # raises an error for another shape
+            np.ascontiguousarray(rows, dtype=empty.dtype).tofile(file)
+            labels.append(more)
+            n_rows += len(rows)
+        file.seek(0)
+        _write_header(file, empty, n_rows)
+    return np.load(path, mmap_mode="r"), join_batches("labels", labels)
 
 
-def _to_numpy(values: Tensor) -> NDArray[Any]:
-    """Convert to numpy, half precision to single: numpy does not know bfloat16."""
-    kept = values.detach().cpu()
-    return (kept.float() if kept.dtype in (torch.float16, torch.bfloat16) else kept).numpy()
+def _write_header(file: Any, empty: Any, n_rows: int) -> None:
+    """Write the header of a .npy file; numpy leaves room for the number of rows to grow."""
+    write_array_header_1_0(file, header_data_from_array_1_0(empty) | {"shape": (n_rows, *empty.shape[1:])})
 
 
 @contextmanager
-def _watch_layer(network: nn.Module, layer: str | Sequence[str] | None) -> Generator[Callable[[Tensor], list[Any]]]:
+def _watch_layer(network: nn.Module, layer: str | Sequence[str] | None) -> Generator[Callable[[Batch], list[Any]]]:
     """Give a function from inputs to the features that `features` describes, one entry per layer."""
     own: Any = getattr(network, "features", None)
     if layer is None and callable(own) and not isinstance(own, nn.Module):
-        yield lambda inputs: [own(inputs)]
+        yield lambda batch: [own(**batch.inputs) if isinstance(batch.inputs, dict) else own(batch.inputs)]
         return
     seen: dict[str, Any] = {}  # only the last of each is needed, and the others would take memory
     if layer is None:
@@ -176,9 +218,9 @@ def _watch_layer(network: nn.Module, layer: str | Sequence[str] | None) -> Gener
             for name, module in modules.items()
         ]
 
-    def run(inputs: Tensor) -> list[Any]:
+    def run(batch: Batch) -> list[Any]:
         seen.clear()
-        network(inputs)
+        batch.run(network)
         for name in names:
             if name not in seen:
                 raise InvalidInputError(f"Expected {missing[name]}. Name the layer whose output to take, with layer=.")
@@ -211,14 +253,35 @@ def _find_layer(network: nn.Module, layer: str) -> nn.Module:
     return modules[layer]
 
 
-def _as_rows(output: Any) -> Tensor:
-    rows = output[0] if isinstance(output, list | tuple) and output else output
+def _as_rows(output: Any, pooling: str | None, mask: Tensor | None) -> Tensor:
+    """Return one row per input: maps averaged over space, tokens pooled as asked."""
+    rows = output
+    if isinstance(output, Mapping):  # Hugging Face's outputs
+        rows = next((output[name] for name in ("last_hidden_state", "logits") if name in output), output)
+    elif isinstance(output, list | tuple) and output:
+        rows = output[0]
     if isinstance(rows, Tensor) and rows.ndim == 4:
         rows = rows.mean(dim=(2, 3))
+    if isinstance(rows, Tensor) and rows.ndim == 3 and pooling is not None:
+        return _pool_tokens(rows, pooling, mask)
     if not (isinstance(rows, Tensor) and rows.ndim == 2):
         got = f"shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
         raise InvalidInputError(
-            f"Expected features of shape (n, p) or (n, C, H, W). Got {got}. Name a layer whose output has one row per "
-            "input, with layer=."
+            f"Expected features of shape (n, p), (n, C, H, W) or, with pooling=, (n, T, p). Got {got}. Name a layer "
+            "whose output has one row per input, with layer=, or pool tokens with pooling='cls' or 'mean'."
         )
     return rows
+
+
+def _pool_tokens(tokens: Tensor, pooling: str, mask: Tensor | None) -> Tensor:
+    if pooling == "cls":
+        return tokens[:, 0]
+    if mask is None:
+        return tokens.mean(dim=1)
+    if mask.shape != tokens.shape[:2]:
+        raise InvalidInputError(
+            f"Expected tokens of shape {tuple(mask.shape)}, as the attention_mask has. Got {tuple(tokens.shape[:2])}. "
+            "Name a layer with one output per token, with layer=, or take pooling='cls'."
+        )
+    kept = mask[..., None].to(tokens.dtype)
+    return (tokens * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1.0)

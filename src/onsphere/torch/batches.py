@@ -1,0 +1,104 @@
+"""Read the batches of a loader, whatever form they have: tensors, pairs with labels, or mappings of named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onsphere.errors import InvalidInputError
+
+__all__ = ["Batch", "read_batch", "to_numpy"]
+
+# Names under which a mapping holds its labels.
+_LABELS = ("labels", "label")
+
+
+class Batch(NamedTuple):
+    """What a network takes, and the labels beside it.
+
+    Attributes
+    ----------
+    inputs : Tensor, or dict of str to Tensor
+    labels : array, or None
+    """
+
+    inputs: Tensor | dict[str, Tensor]
+    labels: NDArray[Any] | None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which tokens are words, (n, T); the others fill up short texts."""
+        return self.inputs.get("attention_mask") if isinstance(self.inputs, dict) else None
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the same with its inputs on a device."""
+        if isinstance(self.inputs, Tensor):
+            return Batch(self.inputs.to(device), self.labels)
+        return Batch({name: values.to(device) for name, values in self.inputs.items()}, self.labels)
+
+    def run(self, network: nn.Module) -> Any:
+        """Return what a network makes of the inputs; named ones are passed by name."""
+        return network(**self.inputs) if isinstance(self.inputs, dict) else network(self.inputs)
+
+
+def read_batch(batch: Any) -> Batch:
+    """Take a batch apart: inputs alone, (inputs,), (inputs, labels), or a mapping that may hold labels too.
+
+    Examples
+    --------
+    >>> import torch
+    >>> batch = read_batch({"input_ids": torch.zeros(2, 5), "labels": torch.arange(2)})
+    >>> list(batch.inputs), batch.labels.tolist()
+    (['input_ids'], [0, 1])
+    >>> read_batch(torch.zeros(2, 5)).labels is None
+    True
+    """
+    inputs, labels = batch, None
+    if isinstance(batch, list | tuple):
+        if len(batch) not in (1, 2):
+            raise _make_error(f"{len(batch)} element(s)")
+        inputs, labels = batch if len(batch) == 2 else (batch[0], None)
+    if isinstance(inputs, Mapping):
+        named = dict(inputs)
+        found = [named.pop(name) for name in _LABELS if name in named]
+        labels = labels if labels is not None or not found else found[0]
+        others = [f"{type(values).__name__} under {name!r}" for name, values in named.items() if not _is_tensor(values)]
+        if others or not named:
+            raise _make_error(", ".join(others) or "a mapping without inputs")
+        return Batch(named, _read_labels(labels))
+    if not isinstance(inputs, Tensor):
+        raise _make_error(f"{type(inputs).__name__} as inputs")
+    return Batch(inputs, _read_labels(labels))
+
+
+def _is_tensor(values: Any) -> bool:
+    return isinstance(values, Tensor)
+
+
+def _make_error(got: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Expected batches (inputs, labels) or inputs alone, where inputs are a tensor or a mapping of names to "
+        f"tensors. Got {got}. Let the loader yield these; a network of several tensors takes them by name."
+    )
+
+
+def _read_labels(given: Any) -> NDArray[Any] | None:
+    if given is None:
+        return None
+    labels = to_numpy(given) if isinstance(given, Tensor) else np.asarray(given)
+    if labels.ndim == 0:
+        raise InvalidInputError(
+            f"Expected one label for each row of a batch. Got {given!r}. Yield labels of shape (n,) or (n, D)."
+        )
+    return labels
+
+
+def to_numpy(values: Tensor) -> NDArray[Any]:
+    """Convert to numpy, half precision to single: numpy does not know bfloat16."""
+    kept = values.detach().cpu()
+    return (kept.float() if kept.dtype in (torch.float16, torch.bfloat16) else kept).numpy()
