@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
     @property
     def mask(self) -> Tensor | None:
-        """Which tokens are words, (n, T); the others fill up short texts."""
+        """Marks of the tokens that are words, (n, T); the others fill up short texts."""
         return self.inputs.get("attention_mask") if isinstance(self.inputs, dict) else None
 
     def to(self, device: torch.device) -> Batch:
