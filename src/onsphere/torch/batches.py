@@ -19,7 +19,7 @@ _LABELS = ("labels", "label")
 
 
 class Batch(NamedTuple):
-    """What a network takes, and the labels beside it.
+    """Inputs of a network, and the labels beside them.
 
     Attributes
     ----------
