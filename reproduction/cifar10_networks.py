@@ -15,7 +15,7 @@ from reproduction.data import normalize_images
 from reproduction.data.files import broken_file_error, require_file
 from reproduction.networks import ResNet, fork_seed, resnet18, resnet20, resnet56
 
-__all__ = ["NETWORKS", "SquaredError", "crop_and_flip", "draw_batch", "make_network", "train_network"]
+__all__ = ["NETWORKS", "SquaredError", "crop_and_flip", "draw_batch", "load_weights", "make_network", "train_network"]
 
 NETWORKS: dict[str, Callable[[int], ResNet]] = {
     "resnet18": resnet18,

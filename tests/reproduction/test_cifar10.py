@@ -278,6 +278,21 @@ def test_published_files_are_measured(files, tmp_path):
     assert set(found["results"]["none"]) == {*cifar10.METHODS, *cifar10.BEYOND}
     # All sets hold the same pictures but MNIST, which has no colours: nothing can tell them apart.
     assert 20 < found["results"]["none"]["MSP"]["AUROC"]["CIFAR-100"] < 80
+    assert 0 <= found["given"] <= 100
+
+
+def test_the_given_network_is_measured_as_it_is_on_the_tested_images(files):
+    pictures, labels = cifar10.load_sets(REAL, 0, files)
+    torch.manual_seed(5)
+    network = cifar10_networks.NETWORKS["tiny"](10).eval()
+    with torch.no_grad():
+        predicted = network(cifar10.normalize(REAL, pictures["test"])).argmax(dim=1).numpy()
+    # Two labels right in three: a network with another last layer is not as often right by chance.
+    labels["test"] = np.where(np.arange(30) % 3 == 0, (predicted + 1) % 10, predicted)
+    given = cifar10.measure_given(REAL, pictures["test"], labels, files, "cpu")
+    assert given == pytest.approx(200 / 3)
+    rows = cifar10.tabulate([make_run() | {"given": given}])
+    assert [row["ours"] for row in rows if row["method"] == "given network"] == [given]
 
 
 def test_each_set_is_cut_to_the_size_set(files):

@@ -35,11 +35,12 @@ def real_spectra(folder, n=8, seed=0):
 
 def make_published_run(**of_methods):
     """A run that found the paper's figures, HCM's for those that it lacks, and held what is claimed beyond them."""
-    run = {"metrics": {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "real": {}}
+    run = {"metrics": {}, industrial.NORMAL_ONLY: {}, "low": {}, "kinds": {}, "coverage": {}, "points": {}, "real": {}}
     for method in industrial.METHODS:
         figures = industrial.PAPER.get(method.removesuffix(" standardised"), industrial.PAPER["HCM"])
         is_ours = method.startswith("HCM")
         run["metrics"][method] = dict(zip(METRICS, figures, strict=True)) | of_methods.get(method.replace(" ", "_"), {})
+        run[industrial.NORMAL_ONLY][method] = {f"cov@{k}σ": 0.5 for k in (1, 2, 3)}
         run["low"][method] = 3.0 if is_ours else 1.0
         found = {"RMSE": 1.0, "confidence": 0.5, "below .1": 0.1, "Spearman": 0.2, "AUROC": 0.9 if is_ours else 0.6}
         run["kinds"][method] = dict.fromkeys(WAFER_KINDS, found)
@@ -64,7 +65,7 @@ def quick(tmp_path_factory):
 
 def test_quick_writes_table_claims_and_figures(quick):
     n_methods = len(industrial.METHODS)
-    assert len(quick.rows) == n_methods * (len(METRICS) + len(WAFER_KINDS) + 1) + 3 * len(VARIANTS)
+    assert len(quick.rows) == n_methods * (len(METRICS) + 3 + len(WAFER_KINDS) + 1) + 3 * len(VARIANTS)
     assert len(json.loads((quick.folder / "industrial.json").read_text())["runs"]) == 1
     for name in ("calibration", "profiles"):
         assert (quick.folder / f"industrial-{name}.png").stat().st_size > 1000
@@ -76,6 +77,9 @@ def test_figures_are_in_their_ranges(quick):
         figures = run["metrics"][method]
         coverage = [figures[f"cov@{k}σ"] for k in (1, 2, 3)]
         assert sorted(coverage) == coverage
+        # Another temperature changes neither errors nor the order of scores.
+        others = run[industrial.NORMAL_ONLY][method]
+        assert all(others[name] == pytest.approx(figures[name]) for name in ("Pearson", "Spearman", "RMSE"))
         assert all(-1 <= figures[name] <= 1 for name in ("Pearson", "Spearman"))
         kinds = run["kinds"][method]
         assert figures["RMSE"] == pytest.approx(np.mean([kinds[kind]["RMSE"] for kind in WAFER_KINDS]))
@@ -83,6 +87,14 @@ def test_figures_are_in_their_ranges(quick):
         assert all(0 <= kinds[kind][what] <= 1 for kind in kinds for what in ("confidence", "below .1", "AUROC"))
         assert 0.5 < run["coverage"][method] <= 1
         assert np.shape(run["profiles"][method]["error"]) == (industrial.N_PROFILES, industrial.N_RADII)
+
+
+def test_a_temperature_of_wafers_like_the_tested_ones_covers_nearer_to_what_it_should(quick):
+    def gap(what):
+        covered = [quick.runs[0][what][method][f"cov@{k}σ"] for method in industrial.METHODS for k in (1, 2)]
+        return np.mean(np.abs(np.array(covered) - len(industrial.METHODS) * [0.68, 0.95]))
+
+    assert gap("metrics") < gap(industrial.NORMAL_ONLY)
 
 
 def test_wafers_with_an_anomaly_of_the_hole_are_predicted_worse(quick):
@@ -139,6 +151,18 @@ def test_few_wafers_hold_every_kind():
     assert set(train.kind) == set(held_out.kind) == {"normal"}
 
 
+def test_wafers_that_set_the_temperature_have_the_shares_of_the_tested_ones_and_are_none_of_them():
+    tested = np.repeat(["normal", "drift", *WAFER_ANOMALIES], [30, 9, *([1] * len(WAFER_ANOMALIES))])
+    alike = industrial._draw_alike(tested, 92, 0)
+    counts = {kind: int(np.sum(alike.kind == kind)) for kind in WAFER_KINDS}
+    assert counts == {"normal": 60, "drift": 18, **dict.fromkeys(WAFER_ANOMALIES, 2)}
+    again, other = industrial._draw_alike(tested, 92, 0), industrial._draw_alike(tested, 92, 1)
+    np.testing.assert_array_equal(alike.spectra, again.spectra)
+    assert not np.array_equal(alike.spectra, other.spectra)
+    drawn = {row.tobytes() for part in industrial._load_wafers(18, 0) for row in part.spectra}
+    assert not drawn & {row.tobytes() for row in industrial._draw_alike(tested, 4, 0).spectra}
+
+
 def test_the_paper_preset_has_the_papers_steps():
     models = industrial._make_models(industrial.PRESETS["paper"], 0, "cpu")
     assert list(models) == list(industrial.METHODS)
@@ -162,6 +186,7 @@ def test_rows_have_the_published_figures():
     assert rows["MC Dropout", "cov@2σ"]["paper"] == 0.8961
     assert rows["Ensemble", "RMSE"]["paper"] == 4.6783
     assert rows["HCM standardised", "RMSE"]["paper"] is None
+    assert rows["HCM", "cov@2σ, T from normal wafers"]["ours"] == 0.5
     assert rows["HCM Lift", "drift: share with a confidence below .1"]["ours"] == 0.1
     assert rows["HCM Lift", "drift: share with a confidence below .1"]["AUROC against normal"] == 0.9
     assert rows["HCM", "real spectra: RMSE, unseen sample"]["ours"] == 5.0
