@@ -323,6 +323,18 @@ def check_sample_weight(sample_weight: Any, X: Any) -> Floats | None:
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
 
+def check_calibration_weight(sample_weight: Any, X: Any) -> Floats | None:
+    """Return one weight above zero per row; or None."""
+    weights = check_sample_weight(sample_weight, X)
+    if weights is not None and not np.all(weights > 0):
+        row = int(np.flatnonzero(~(weights > 0))[0])
+        raise InvalidInputError(
+            f"Expected a sample_weight above zero for every calibration row. Got {weights[row]:g} in row {row}. Leave "
+            "rows out that should not count."
+        )
+    return weights
+
+
 def check_takes_weights(owner: object, learner: Any, *, by_name: bool) -> None:
     """Check that a backbone's `fit` takes weights: by that name or, unless `by_name`, by **kwargs."""
     takes = inspect.signature(learner.fit).parameters.values()

@@ -16,16 +16,24 @@ from onsphere.calibration.conformal import (
     rows_needed,
     set_scores,
 )
+from onsphere.calibration.groups import Groups
+from onsphere.calibration.online import OnlineCoverage
+from onsphere.calibration.risk import control_risk, find_safe_settings, hoeffding_bentkus_p_value
 
 __all__ = [
     "NORMALIZATIONS",
     "Calibration",
     "CalibrationSource",
     "ClassCalibration",
+    "Groups",
+    "OnlineCoverage",
     "RegressionCalibration",
     "conformal_quantile",
+    "control_risk",
     "find_coverage_range",
+    "find_safe_settings",
     "fit_temperature",
+    "hoeffding_bentkus_p_value",
     "make_coverage_distribution",
     "root_mean_square",
     "rows_needed",

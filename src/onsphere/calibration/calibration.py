@@ -7,8 +7,8 @@ asked for, so one calibration serves every coverage.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_option
 from onsphere.calibration.conformal import conformal_quantile, set_scores
+from onsphere.calibration.density_ratio import ShiftWeights, compute_effective_size
+from onsphere.calibration.groups import WHOLE, Groups
+from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_stretch
 from onsphere.errors import InvalidInputError
 from onsphere.sphere import geometry
 
@@ -31,6 +34,8 @@ __all__ = [
 ]
 
 NORMALIZATIONS = ("quantile", "min-max", "none", "shift")
+
+_N_AT_ONCE = 20  # labels that are compared with the same calibration rows when many come in at once
 
 # The shares of a Gaussian within one, two and three standard deviations.
 _GAUSSIAN_SHARES = (0.68, 0.95, 0.997)
@@ -106,12 +111,24 @@ class Calibration:
         How far the landmarks of the training rows fall short of each row; None for a model without an input frame.
     weights : array of shape (n,) or None
         How much each row counts in intervals and sets; None if all count the same.
+    parts : int array of shape (n,) or None
+        The part of the rows that each row belongs to, if groups are calibrated by themselves.
+    groups : Groups or None
+        The groups, and which part each of them uses.
+    shift : ShiftWeights or None
+        The weights by which rows stand for target rows, with their cost.
+    online : OnlineCoverage or None
+        The labels that came in afterwards, which move the level of intervals and sets.
     """
 
     uncertainty: Floats
     error: Floats
     missed: Floats | None = field(default=None, kw_only=True)
     weights: Floats | None = field(default=None, kw_only=True)
+    parts: NDArray[np.intp] | None = field(default=None, kw_only=True)
+    groups: Groups | None = field(default=None, kw_only=True)
+    shift: ShiftWeights | None = field(default=None, kw_only=True)
+    online: OnlineCoverage | None = field(default=None, kw_only=True)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -127,10 +144,82 @@ class Calibration:
     def __len__(self) -> int:
         return len(self.uncertainty)
 
+    @property
+    def scores(self) -> Floats:
+        """The number of each row that must be at or below a limit for it to be covered, (n,)."""
+        return self.error
+
+    @property
+    def effective_size(self) -> float:
+        """How many rows of equal weight tell as much as these."""
+        if self.shift is not None:
+            return self.shift.effective_size
+        return float(len(self)) if self.weights is None else compute_effective_size(self.weights)
+
+    def take(self, rows: Any) -> Self:
+        """Return the calibration of some rows: a mask or a list of indices."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        return replace(self, **{name: each[rows] for name, each in columns.items() if isinstance(each, np.ndarray)})
+
+    def select(self, part: int) -> Self:
+        """Return the rows that groups of this part use."""
+        return self if part == WHOLE else self.take(self.parts == part)
+
+    def split(self, parts: NDArray[np.intp] | None) -> Iterator[tuple[Any, Self]]:
+        """Yield new rows that share calibration rows, and these; without groups all rows at once.
+
+        Parameters
+        ----------
+        parts : int array of shape (m,) or None
+            The part that each new row uses.
+        """
+        if parts is None:
+            yield slice(None), self
+        else:
+            for part in np.unique(parts):
+                yield parts == part, self.select(int(part))
+
+    def take_in(self, new: Self, *, time: Any = None) -> Self:
+        """Return the calibration after more rows came in, each in the place of the oldest one of its part.
+
+        Rows are compared with the intervals or sets that stand before them, and levels follow; see `OnlineCoverage`.
+
+        Parameters
+        ----------
+        new : calibration of the same kind
+            With parts, if this one has them.
+        time : array of shape (m,), optional
+            The time of each row.
+        """
+        online = (self.online or OnlineCoverage()).check_time(time, len(new))
+        weights = None if self.weights is None else np.full(len(new), self.weights.max())
+        new = replace(new, weights=weights, groups=self.groups)
+        current = self
+        for start in range(0, len(new), _N_AT_ONCE):
+            rows = new.take(slice(start, start + _N_AT_ONCE))
+            online = online.take_in(current._compute_p_values(rows))
+            current = current._replace_oldest(rows)
+        return replace(current, online=online)
+
+    def _compute_p_values(self, new: Self) -> Floats:
+        result = np.empty(len(new))
+        for rows, known in self.split(new.parts):
+            result[rows] = extend_p_values(known.scores, new.scores[rows], known.weights)
+        return result
+
+    def _replace_oldest(self, new: Self) -> Self:
+        joined = type(self).join([self, new])
+        is_old = np.zeros(len(joined), dtype=bool)
+        for part in [None] if new.parts is None else np.unique(new.parts):
+            places = np.arange(len(joined)) if part is None else np.flatnonzero(joined.parts == part)
+            n_new = len(new) if part is None else int(np.sum(new.parts == part))
+            is_old[places[:n_new]] = True
+        return joined.take(~is_old)
+
     def find_limit(self, scores: Floats, coverage: float) -> Any:
         """Return the score, per column, at or below which a new row lies with probability `coverage`.
 
-        Every interval, ball and set is cut off here.
+        Every interval, ball and set is cut off here. Among weighted rows, a new row counts as much as the heaviest.
 
         Parameters
         ----------
@@ -138,7 +227,12 @@ class Calibration:
             Of the calibration rows.
         coverage : float in (0, 1)
         """
-        return conformal_quantile(scores, coverage, weights=self.weights)
+        heaviest = None if self.weights is None else float(self.weights.max())
+        factor = 1.0
+        if self.online is not None:
+            n_effective = len(self) if self.weights is None else float(self.weights.sum() / self.weights.max())
+            coverage, factor = find_stretch(self.online.find_level(coverage), n_effective)
+        return factor * conformal_quantile(scores, coverage, weights=self.weights, new_weight=heaviest)
 
     @cached_property
     def temperature(self) -> float:
@@ -265,6 +359,11 @@ class RegressionCalibration(Calibration):
         """|error| / sigma of each output, (n, D)."""
         return np.abs(self.residuals)
 
+    @property
+    def scores(self) -> Floats:
+        """The largest |error| / sigma among the outputs, (n,)."""
+        return self.ratios.max(axis=1)
+
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Return intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""
         scores = self.ratios
@@ -293,9 +392,18 @@ class ClassCalibration(Calibration):
     ----------
     true_scores : array of shape (n,)
         `set_scores` of the class that was right.
+    penalty, n_free : float and int
+        Of regularised sets; see `set_scores`.
     """
 
     true_scores: Floats
+    penalty: float = field(default=0.0, kw_only=True)
+    n_free: int = field(default=1, kw_only=True)
+
+    @property
+    def scores(self) -> Floats:
+        """The set score of the true class, (n,)."""
+        return self.true_scores
 
     @classmethod
     def measure(
@@ -306,13 +414,24 @@ class ClassCalibration(Calibration):
         wrong: Floats,
         *,
         missed: Floats | None = None,
+        penalty: float = 0.0,
+        n_free: int = 1,
     ) -> Self:
         """Make a calibration from probabilities (n, C), true classes, uncertainties, 1 for wrong, and shortfalls."""
-        scores = set_scores(probabilities)
-        return cls(uncertainty, wrong, scores[np.arange(len(scores)), true_index], missed=missed)
+        scores = set_scores(probabilities, penalty=penalty, n_free=n_free)
+        true_scores = scores[np.arange(len(scores)), true_index]
+        return cls(uncertainty, wrong, true_scores, missed=missed, penalty=penalty, n_free=n_free)
 
     def prediction_set(self, probabilities: Floats, *, coverage: float) -> NDArray[np.bool_]:
         """Return which classes belong to the set of each row, shape (n, C)."""
-        limit = self.find_limit(self.true_scores, coverage)
+        scores = set_scores(probabilities, penalty=self.penalty, n_free=self.n_free)
         # Sums of the same probabilities may differ in the last digit.
-        return set_scores(probabilities) <= limit + 1e-12
+        return scores <= self.find_set_limit(coverage) + 1e-12
+
+    def find_set_limit(self, coverage: float) -> Any:
+        """Return the limit of the score of a class: one for all, or (C,) if classes are calibrated by themselves."""
+        if self.groups is None or self.groups.source.kind != "class":
+            return self.find_limit(self.true_scores, coverage)
+        known = {part: self.select(part) for part in set(self.groups.parts.tolist())}
+        limits = {part: rows.find_limit(rows.true_scores, coverage) for part, rows in known.items()}
+        return np.array([limits[part] for part in self.groups.parts.tolist()])

@@ -117,21 +117,24 @@ def find_coverage_range(n_rows: int, n_calibration: int, coverage: float, *, lev
     return float(low / n_rows), float(high / n_rows)
 
 
-def set_scores(probabilities: Floats) -> Floats:
+def set_scores(probabilities: Floats, *, penalty: float = 0.0, n_free: int = 1) -> Floats:
     """Return, for each class, the probability of all classes that are strictly more likely: 0 for the most likely one.
 
     This is the score of adaptive prediction sets with the random part set to zero: sets are never empty, and a row
-    always gets the same set.
+    always gets the same set. With a penalty it is that of regularised sets (RAPS): each class beyond the first `n_free`
+    adds it, so that sets are not filled up with many unlikely classes.
 
     Examples
     --------
     >>> import numpy as np
     >>> set_scores(np.array([[0.6, 0.1, 0.3]])).round(3)
     array([[0. , 0.9, 0.6]])
+    >>> set_scores(np.array([[0.6, 0.1, 0.3]]), penalty=0.2).round(3)
+    array([[0. , 1.3, 0.8]])
     """
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
-    mass = np.cumsum(ranked, axis=1) - ranked
+    mass = np.cumsum(ranked, axis=1) - ranked + penalty * np.maximum(np.arange(1, ranked.shape[1] + 1) - n_free, 0)
     for column in range(1, ranked.shape[1]):
         equal = ranked[:, column] == ranked[:, column - 1]
         mass[equal, column] = mass[equal, column - 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -21,6 +22,7 @@ from onsphere import persistence
 from onsphere._internal.row_hashes import hash_rows, make_indexable
 from onsphere._internal.validation import (
     Floats,
+    check_calibration_weight,
     check_fitted,
     check_labels,
     check_no_gradient,
@@ -34,9 +36,11 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibration import Calibration
+from onsphere.calibration import Calibration, OnlineCoverage
+from onsphere.calibration.groups import GroupSource, fit_groups
 from onsphere.decision import Novelty, Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
+from onsphere.models.calibration_rows import find_group_values, weigh_calibration_rows
 
 __all__ = ["REASONS", "CalibratedModel", "Prediction"]
 
@@ -63,6 +67,11 @@ class Prediction(Protocol):
     @property
     def missed(self) -> Floats | None:
         """The shortfall that the novelty comes from, shape (n,)."""
+        ...
+
+    @property
+    def parts(self) -> NDArray[np.intp] | None:
+        """The part of the calibration rows that each row uses, shape (n,); None without groups."""
         ...
 
     def get_noise(self, model: Any) -> Floats | None:
@@ -153,6 +162,7 @@ class CalibratedModel:
         with restore_on_error(self):
             fraction = self._check_calibration()
             self.calibration_ = None
+            vars(self).pop("_set_penalty", None)
             self._drop_thresholds()
             if fraction is None:
                 self._fit_and_remember(X, y, sample_weight)
@@ -222,16 +232,39 @@ class CalibratedModel:
             parts.append(fold._predict(X_held).calibrate(fold, y_held))
         return type(parts[0]).join(parts)
 
-    def calibrate(self, X: Any, y: ArrayLike) -> Self:
+    def calibrate(
+        self,
+        X: Any,
+        y: ArrayLike,
+        *,
+        groups: Any = None,
+        target_rows: Any = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Compare the fitted model with the truth on rows it has not seen; intervals and decisions need it.
 
         A threshold that was set before is fitted again, or dropped with a warning if its rule does not fit the new
-        rows. Rows that were trained on cause a warning, because errors on them are smaller than those to come.
+        rows. Rows that were trained on cause a warning, because errors on them are smaller than those to come. What
+        `update` took in is forgotten.
 
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
         y : targets or labels, as in fit
+        groups : optional
+            Groups of rows that are each to be covered as promised: the name of a column (its place, if X is an array);
+            "prediction" or "novelty" for ranges of these, cut at their quantiles; "class" for classes, each of which
+            is then in its sets as often as promised; a function of X; or a value for each row, and then again for new
+            rows. A group of at least 50 rows is calibrated by itself, smaller ones together, and if these have fewer
+            than 50 rows even so, by all rows. A group that has no calibration rows is an error later on.
+        target_rows : array or DataFrame of shape (m, p), optional
+            Rows like those that will come, if they differ from X: calibration rows then count as much as the ratio of
+            the densities says, which a classifier estimates on rows left out (weighted conformal prediction). Weights
+            are clipped at ten times their mean; `calibration_.shift` says how many were, and how many rows of equal
+            weight tell as much. Fewer than 30 are an error.
+        sample_weight : array of shape (n,), optional
+            How much each row counts in intervals and sets; all above zero. Confidence, expected error and rules count
+            every row once.
 
         Returns
         -------
@@ -240,7 +273,17 @@ class CalibratedModel:
         check_fitted(self, "estimator_")
         check_no_gradient(X=X, y=y)
         with restore_on_error(self):
-            calibration = self._predict(X).calibrate(self, y)
+            prediction = self._predict(X)
+            calibration = prediction.calibrate(self, y)
+            weights = check_calibration_weight(sample_weight, X)
+            shift = None if target_rows is None else weigh_calibration_rows(self, X, target_rows, weights)
+            calibration = replace(calibration, weights=weights if shift is None else shift.weights, shift=shift)
+            if groups is not None:
+                source = GroupSource.read(groups)
+                values = find_group_values(self, "calibrate", source, prediction, X, groups, y)
+                model: Any = self
+                found, parts = fit_groups(source, values, levels=model.classes_ if source.kind == "class" else None)
+                calibration = replace(calibration, groups=found, parts=parts)
             share_seen = self._compute_share_seen(X, y)
             if share_seen > 0.5:
                 warnings.warn(
@@ -253,6 +296,61 @@ class CalibratedModel:
             self._set_calibration(calibration)
             if self._rule is not None or self._novelty_rule is not None:
                 self._fit_rule_again(self._rule, self._novelty_rule)
+        return self
+
+    def _predict_by_group(self, X: Any, groups: Any, caller: str, prediction: _P) -> _P:
+        """Return a prediction that knows which calibration rows each of its rows uses."""
+        known = None if self.calibration_ is None else self.calibration_.groups
+        if known is None or known.source.kind == "class":
+            if groups is not None:
+                raise InvalidInputError(
+                    f"{caller} takes groups= for a model that was calibrated with groups of rows. Got groups for one "
+                    "that was not. Leave groups out, or calibrate(X, y, groups=...) first."
+                )
+            return prediction
+        values = find_group_values(self, caller, known.source, prediction, X, groups, None)
+        replaced: Any = prediction
+        return replaced._replace(parts=known.find_parts(values))
+
+    def update(
+        self, X: Any, y: ArrayLike, *, groups: Any = None, time: ArrayLike | None = None, step: float | None = None
+    ) -> Self:
+        """Take in labels that have become known since the calibration; intervals and sets follow.
+
+        Each row is compared with the interval or set that stands before it: if too many rows were missed, the next ones
+        are wider, and if too few, narrower, so that coverage over time stays near the one that is asked for, however
+        the rows drift. It then takes the place of the oldest calibration row (of its group). Bounds are in
+        `onsphere.calibration.LevelTracker`. Thresholds stay as they are; `set_threshold` fits them to the new rows.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        y : targets or labels, as in fit
+            In the order of time; late ones too.
+        groups : array of shape (n,), optional
+            The group of each row, for a model that was calibrated with groups given as values.
+        time : array of shape (n,), optional
+            Numbers or dates, to be sure of the order: a time before the last one is an error.
+        step : float in (0, 1], optional
+            The step of adaptive conformal inference, at the first call; without it, steps are chosen as labels come in.
+
+        Returns
+        -------
+        self
+        """
+        calibration = self._require_calibration("update")
+        check_no_gradient(X=X, y=y)
+        with restore_on_error(self):
+            prediction = self._predict_by_group(X, groups, "update", self._predict(X))
+            new = prediction.calibrate(self, y)
+            known = calibration.groups
+            parts = prediction.parts
+            if known is not None and known.source.kind == "class":
+                parts = known.find_parts(np.asarray(y))
+            online = calibration.online or OnlineCoverage(step)
+            if step is not None and step != online.step:
+                raise parameter_error("update", "step", f"{online.step}, as at the first call, or left out", step)
+            self.calibration_ = replace(calibration, online=online).take_in(replace(new, parts=parts), time=time)
         return self
 
     def _compute_share_seen(self, X: Any, y: Any) -> float:
@@ -391,7 +489,7 @@ class CalibratedModel:
         mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
         return np.ma.MaskedArray(value, mask=mask)
 
-    def assess(self, X: Any, *, coverage: float = 0.9) -> Assessment:
+    def assess(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> Assessment:
         """Return everything the model has to say about each row, from one pass.
 
         Intervals or sets, confidence and expected error are None without a calibration; `accepted` is None without a
@@ -402,9 +500,11 @@ class CalibratedModel:
         X : array or DataFrame of shape (n, p)
         coverage : float in (0, 1), default 0.9
             Of the intervals or sets.
+        groups : array of shape (n,), optional
+            The group of each row, for a model that was calibrated with groups given as values.
         """
         check_number("assess", "coverage", coverage, above=0, below=1)
-        prediction = self._predict(X)
+        prediction = self._predict_by_group(X, groups, "assess", self._predict(X))
         fields = prediction.get_fields(self)
         if self.calibration_ is not None:
             calibration = self._require_calibration("assess")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 
 from onsphere._internal.validation import (
@@ -17,6 +17,7 @@ from onsphere._internal.validation import (
     check_option,
     check_same_length,
     check_sample_weight,
+    restore_on_error,
 )
 from onsphere.calibration import ClassCalibration
 from onsphere.models.backbone import BackboneModel, fit_backbone, join_columns, prepare_backbone, split_columns
@@ -48,6 +49,8 @@ class ClassPrediction(NamedTuple):
         Further fields of an Assessment.
     noise, novelty, missed : arrays of shape (n,), or None
         The ambiguity 1 − ‖d‖; for the others see `onsphere.models.frames.Measured`.
+    parts : int array of shape (n,), or None
+        The part of the calibration rows that each row uses.
     """
 
     label_index: NDArray[np.intp]
@@ -57,6 +60,7 @@ class ClassPrediction(NamedTuple):
     noise: Floats | None = None
     novelty: Floats | None = None
     missed: Floats | None = None
+    parts: NDArray[np.intp] | None = None
 
     def get_value(self, model: Any) -> NDArray[Any]:
         """Return the most likely class of each row."""
@@ -74,7 +78,14 @@ class ClassPrediction(NamedTuple):
 
     def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
         """Return the set of classes of each row, of a calibrated model."""
-        return {"prediction_set": model.calibration_.prediction_set(self.probabilities, coverage=coverage)}
+        return {"prediction_set": self.get_set(model, coverage)}
+
+    def get_set(self, model: Any, coverage: float) -> NDArray[np.bool_]:
+        """Return which classes belong to the set of each row, shape (n, C), of a calibrated model."""
+        chosen = np.empty(self.probabilities.shape, dtype=bool)
+        for rows, calibration in model.calibration_.split(self.parts):
+            chosen[rows] = calibration.prediction_set(self.probabilities[rows], coverage=coverage)
+        return chosen
 
     def calibrate(self, model: Any, y: Any) -> ClassCalibration:
         """Compare the prediction with the truth."""
@@ -87,6 +98,8 @@ class ClassPrediction(NamedTuple):
             uncertainty=self.uncertainty,
             wrong=(self.label_index != true_index).astype(np.float64),
             missed=self.missed,
+            penalty=model._set_penalty[0],
+            n_free=model._set_penalty[1],
         )
 
 
@@ -95,6 +108,41 @@ class ClassificationMixin(CalibratedModel):
 
     embedding_: OneHot
     classes_: NDArray[Any]
+    _set_penalty: tuple[float, int] = (0.0, 1)
+
+    def calibrate(
+        self,
+        X: Any,
+        y: ArrayLike,
+        *,
+        groups: Any = None,
+        target_rows: Any = None,
+        sample_weight: ArrayLike | None = None,
+        set_penalty: float = 0.0,
+        n_free: int = 1,
+    ) -> Self:
+        """Compare the fitted model with the truth on rows it has not seen; see `CalibratedModel.calibrate`.
+
+        Parameters
+        ----------
+        X, y, groups, target_rows, sample_weight
+            As there.
+        set_penalty : float, default 0
+            For many classes: what each class beyond the first `n_free` adds to the score of a set, in units of
+            probability, so that no set is filled up with unlikely classes (RAPS). Choose both before you see these
+            rows; .01 to .1 and about as many free classes as a usual set has are common.
+        n_free : int, default 1
+
+        Returns
+        -------
+        self
+        """
+        check_number("calibrate", "set_penalty", set_penalty, above=0, closed="left")
+        check_number("calibrate", "n_free", n_free, above=1, closed="left", whole=True)
+        with restore_on_error(self):
+            self._set_penalty = (float(set_penalty), int(n_free))
+            options: Any = {"groups": groups, "target_rows": target_rows, "sample_weight": sample_weight}
+            return super().calibrate(X, y, **options)
 
     def _has_classes(self, y: Any) -> bool:
         return True
@@ -110,7 +158,7 @@ class ClassificationMixin(CalibratedModel):
         """Return the class probabilities, shape (n, C)."""
         return self._predict_as(ClassPrediction, X, "predict_proba", "classes").probabilities
 
-    def predict_set(self, X: Any, *, coverage: float = 0.9) -> NDArray[np.bool_]:
+    def predict_set(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> NDArray[np.bool_]:
         """Return sets of classes that hold the true one with probability `coverage`; needs a calibrated model.
 
         Classes are added from the most to the least likely until enough probability lies before the next one (adaptive
@@ -122,15 +170,17 @@ class ClassificationMixin(CalibratedModel):
         ----------
         X : array or DataFrame of shape (n, p)
         coverage : float in (0, 1), default 0.9
+        groups : array of shape (n,), optional
+            The group of each row, for a model that was calibrated with groups given as values.
 
         Returns
         -------
         bool array of shape (n, C), one column per entry of classes_
         """
         check_number("predict_set", "coverage", coverage, above=0, below=1)
-        calibration = self._require_calibration("predict_set")
-        probabilities = self._predict_as(ClassPrediction, X, "predict_set", "classes").probabilities
-        return calibration.prediction_set(probabilities, coverage=coverage)
+        self._require_calibration("predict_set")
+        prediction = self._predict_as(ClassPrediction, X, "predict_set", "classes")
+        return self._predict_by_group(X, groups, "predict_set", prediction).get_set(self, coverage)
 
 
 class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):

@@ -63,6 +63,8 @@ class RegressionPrediction(NamedTuple):
     noise : array of shape (n, D), or None
     novelty, missed : arrays of shape (n,), or None
         See `onsphere.models.frames.Measured`.
+    parts : int array of shape (n,), or None
+        The part of the calibration rows that each row uses.
     """
 
     value: Floats
@@ -72,6 +74,7 @@ class RegressionPrediction(NamedTuple):
     noise: Floats | None = None
     novelty: Floats | None = None
     missed: Floats | None = None
+    parts: NDArray[np.intp] | None = None
 
     def get_value(self, model: Any) -> Floats:
         """Return the value in the shape of the y of fit."""
@@ -95,13 +98,18 @@ class RegressionPrediction(NamedTuple):
 
     def get_interval(self, model: Any, coverage: float, *, simultaneous: bool) -> Floats:
         """Return the intervals of a calibrated model, shape (n, 2) or (n, D, 2)."""
-        sigma = self._get_interval_sigma(model)
-        interval = model.calibration_.interval(self.value, sigma, coverage=coverage, simultaneous=simultaneous)
+        sigma, interval = self._get_interval_sigma(model), np.empty((*self.value.shape, 2))
+        options: Any = {"coverage": coverage, "simultaneous": simultaneous}
+        for rows, calibration in model.calibration_.split(self.parts):
+            interval[rows] = calibration.interval(self.value[rows], sigma[rows], **options)
         return _shape_like_target(model, interval)
 
     def get_radius(self, model: Any, coverage: float) -> Floats:
         """Return the radius of the ball around each value, shape (n,)."""
-        return model.calibration_.radius(self._get_interval_sigma(model), model.spread_, coverage=coverage)
+        sigma, radius = self._get_interval_sigma(model), np.empty(len(self.value))
+        for rows, calibration in model.calibration_.split(self.parts):
+            radius[rows] = calibration.radius(sigma[rows], model.spread_, coverage=coverage)
+        return radius
 
     def calibrate(self, model: Any, y: Any) -> RegressionCalibration:
         """Compare the prediction with the truth."""
@@ -169,12 +177,15 @@ class RegressionMixin(CalibratedModel):
         """Return the standard deviation of the noise, in the unit and shape of the target."""
         return _shape_like_target(self, self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").sigma)
 
-    def predict_interval(self, X: Any, *, coverage: float = 0.9, simultaneous: bool = True) -> Floats:
+    def predict_interval(
+        self, X: Any, *, coverage: float = 0.9, simultaneous: bool = True, groups: Any = None
+    ) -> Floats:
         """Return intervals that hold the target with probability `coverage`; needs a calibrated model.
 
         Split conformal prediction, with errors measured in units of sigma. For rows drawn like the calibration rows
         (and a calibration on rows that were not trained on) the promise holds on average over rows and calibration
-        sets, whatever the backbone; it does not hold for a chosen group of rows, nor after a shift of the inputs.
+        sets, whatever the backbone. It holds for groups of rows if they are named to `calibrate`, for shifted inputs if
+        `calibrate` gets `target_rows`, and over time if `update` gets the labels.
 
         Parameters
         ----------
@@ -183,6 +194,8 @@ class RegressionMixin(CalibratedModel):
         simultaneous : bool, default True
             For several outputs, whether all of a row lie in their intervals at once with that probability, or each
             by itself.
+        groups : array of shape (n,), optional
+            The group of each row, for a model that was calibrated with groups given as values.
 
         Returns
         -------
@@ -192,9 +205,10 @@ class RegressionMixin(CalibratedModel):
         check_flag("predict_interval", "simultaneous", simultaneous)
         self._require_calibration("predict_interval")
         prediction = self._predict_as(RegressionPrediction, X, "predict_interval", "numbers")
+        prediction = self._predict_by_group(X, groups, "predict_interval", prediction)
         return prediction.get_interval(self, coverage, simultaneous=simultaneous)
 
-    def predict_radius(self, X: Any, *, coverage: float = 0.9) -> Floats:
+    def predict_radius(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> Floats:
         """Return the radius of the ball around each prediction that holds all outputs with probability `coverage`.
 
         Outputs are measured in units of their spread: the target y is inside the ball if
@@ -207,7 +221,8 @@ class RegressionMixin(CalibratedModel):
         """
         check_number("predict_radius", "coverage", coverage, above=0, below=1)
         self._require_calibration("predict_radius")
-        return self._predict_as(RegressionPrediction, X, "predict_radius", "numbers").get_radius(self, coverage)
+        prediction = self._predict_as(RegressionPrediction, X, "predict_radius", "numbers")
+        return self._predict_by_group(X, groups, "predict_radius", prediction).get_radius(self, coverage)
 
 
 class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):

@@ -1,0 +1,156 @@
+"""Levels that follow labels, on p-values alone: the bound of ACI, the formulas of DtACI, rolling coverage, time."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from onsphere import InvalidInputError
+from onsphere.calibration import conformal_quantile
+from onsphere.calibration.online import (
+    STRETCH,
+    LevelTracker,
+    OnlineCoverage,
+    extend_p_values,
+    find_stretch,
+)
+
+STEPS = 0.001 * 2.0 ** np.arange(8)
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(9, 60), elements=st.floats(0.1, 10), unique=True),
+    st.floats(0.01, 1000),
+    st.floats(-0.4, 1.1),
+)
+def test_a_p_value_is_above_the_level_exactly_if_the_interval_holds_the_row(scores, new, level):
+    """Also beyond the largest score, where the interval is stretched."""
+    coverage, factor = find_stretch(level, len(scores))
+    limit = factor * conformal_quantile(scores, coverage)
+    p_value = extend_p_values(scores, np.array([new]))[0]
+    is_near = math.isclose(new, limit, rel_tol=1e-6) or math.isclose(p_value, level, abs_tol=1e-6)
+    # At a level near 1 the interval keeps the smallest score.
+    assert is_near or level > 1 - 2 / (len(scores) + 1) or (p_value > level) == (new <= limit)
+
+
+def test_p_values_count_weights_and_survive_scores_without_a_scale():
+    scores = np.array([1.0, 2.0, 3.0])
+    heavy = extend_p_values(scores, np.array([2.5]), np.array([1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(heavy, [(1 + 1) / (1 + 2)])  # the heaviest row and a new one count 1, the others 1/2
+    np.testing.assert_allclose(extend_p_values(np.zeros(3), np.array([0.0, 1.0])), [1.0, 0.25])
+    assert extend_p_values(scores, np.array([np.inf])) == [-1.0]
+
+
+@settings(max_examples=50)
+@given(
+    hnp.arrays(np.float64, st.integers(1, 300), elements=st.floats(-0.5, 1.0)),
+    st.sampled_from([0.5, 0.8, 0.9, 0.95]),
+    st.sampled_from([0.005, 0.02, 0.1]),
+    st.data(),
+)
+def test_the_share_of_misses_stays_in_its_bound_for_any_labels(p_values, coverage, step, data):
+    """The bound of the docstring, with B/STRETCH = .5, for any stretch of labels."""
+    covered = np.array(LevelTracker(coverage, step).take_in(p_values)[1])
+    start = data.draw(st.integers(0, len(covered) - 1))
+    part = covered[start:]
+    bound = (1 + step + 0.5) / (step * len(part))
+    assert abs(np.mean(~part) - (1 - coverage)) <= bound + 1e-9
+
+
+def test_the_mixture_follows_the_formulas():
+    """DtACI as published, written out with arrays."""
+    p_values = np.random.default_rng(0).beta(1, 3, size=300)
+    alpha, k, local = 0.1, 8, 500
+    eta = np.sqrt(3 / local) * np.sqrt(
+        (np.log(k * local) + 2) / ((1 - alpha) ** 2 * alpha**3 + alpha**2 * (1 - alpha) ** 3)
+    )
+    sigma = 1 / (2 * local)
+    levels, weights, covered = np.full(k, alpha), np.ones(k) / k, []
+    for beta in p_values:
+        covered.append(beta > weights @ levels)
+        loss = alpha * (beta - levels) - np.minimum(0, beta - levels)
+        grown = weights * np.exp(-eta * loss)
+        weights = (1 - sigma) * grown + grown.sum() * sigma / k
+        weights /= weights.sum()
+        levels = levels + STEPS * (alpha - (beta <= levels))
+    moved, ours = LevelTracker(0.9).take_in(p_values)
+    np.testing.assert_allclose(moved.level, weights @ levels, rtol=1e-9)
+    assert ours == covered
+    # Labels that come one by one lead to the same level.
+    state = OnlineCoverage()
+    for beta in p_values:
+        state.find_level(0.9)
+        state = state.take_in(np.array([beta]))
+    np.testing.assert_allclose(state.find_level(0.9), moved.level, rtol=1e-12)
+    assert state.n_labels == 300
+
+
+@pytest.mark.parametrize("step", [None, 0.02])
+def test_rolling_coverage_is_kept_under_drift_where_a_fixed_level_loses_it(step):
+    """Errors grow to three times their size, then shrink to a third."""
+    rng = np.random.default_rng(0)
+    calibration = np.abs(rng.normal(size=500))
+    size = np.exp(np.log(3) * np.sin(np.linspace(0, 3 * np.pi, 6000)))
+    p_values = extend_p_values(calibration, size * np.abs(rng.normal(size=6000)))
+    online = OnlineCoverage(step).take_in(p_values[:4000])
+    assert np.convolve(p_values > 0.1, np.ones(500) / 500, "valid").min() < 0.6
+    online.find_level(0.9)
+    rolling = np.concatenate(
+        [
+            online.compute_rolling_coverage(0.9),
+            online.take_in(p_values[4000:]).compute_rolling_coverage(0.9),
+        ]
+    )
+    assert rolling.min() > 0.85
+    assert np.mean(rolling) == pytest.approx(0.9, abs=0.01)
+
+
+def test_rolling_coverage_of_few_labels_and_of_none():
+    assert len(OnlineCoverage().compute_rolling_coverage(0.9)) == 0
+    few = OnlineCoverage().take_in(np.array([0.5, 0.01, 0.5, 0.5]))
+    np.testing.assert_allclose(few.compute_rolling_coverage(0.9), [0.75])
+    np.testing.assert_allclose(few.compute_rolling_coverage(0.9, n_rows=2), [0.5, 0.5, 1.0])
+    assert few.find_level(0.8) != few.find_level(0.9)
+    with pytest.raises(InvalidInputError, match="'n_rows' parameter"):
+        few.compute_rolling_coverage(0.9, n_rows=0)
+
+
+def test_before_the_first_label_the_level_is_the_one_asked_for():
+    assert OnlineCoverage().find_level(0.9) == pytest.approx(0.1)
+    assert find_stretch(0.1, 100)[1] == 1
+    assert find_stretch(-0.05, math.inf)[1] == pytest.approx(math.exp(0.05 * STRETCH))
+
+
+def test_wrong_steps_and_coverages_are_rejected():
+    with pytest.raises(InvalidInputError, match="'step' parameter of update"):
+        OnlineCoverage(0.0)
+    with pytest.raises(InvalidInputError, match="'coverage' parameter"):
+        OnlineCoverage().find_level(1.0)
+
+
+def test_time_must_not_go_backwards():
+    state = OnlineCoverage().check_time([3, 3], 2)
+    assert state.last_time == 3
+    with pytest.raises(InvalidInputError, match="row 0 with an earlier time than the last label"):
+        state.check_time([2.0], 1)
+    with pytest.raises(InvalidInputError, match="row 2 with an earlier time than the row before"):
+        OnlineCoverage().check_time([1, 2, 1], 3)
+    with pytest.raises(InvalidInputError, match="row 1 with an earlier time than the row before"):
+        state.check_time([9, 4], 2)
+    assert state.check_time(None, 1) is state.check_time([], 0) is state
+
+
+def test_times_are_numbers_or_dates_and_none_is_missing():
+    days = np.array(["1970-01-02", "1970-01-03"], dtype="datetime64[D]")
+    assert OnlineCoverage().check_time(days, 2).last_time == 2 * 86400
+    for wrong, words in [
+        (["monday", "friday"], "numbers or dates. Got <U6"),
+        ([1.0, np.nan], "none in row 1"),
+        (np.array(["2026-01-01", "NaT"], dtype="datetime64[D]"), "none in row 1"),
+        ([1.0], r"each of the 2 rows\. Got the shape \(1,\)"),
+    ]:
+        with pytest.raises(InvalidInputError, match=words):
+            OnlineCoverage().check_time(wrong, 2)
