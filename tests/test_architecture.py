@@ -217,6 +217,7 @@ def test_the_public_names_are_these():
         "InvalidTypeError",
         "Lift",
         "MaxErrorRate",
+        "MaxMeanError",
         "MissingExtraError",
         "NotCalibratedError",
         "NotFittedError",

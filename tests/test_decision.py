@@ -12,6 +12,7 @@ from onsphere import (
     FalseAlarm,
     InvalidInputError,
     MaxErrorRate,
+    MaxMeanError,
     Novelty,
     OnsphereWarning,
     Tolerance,
@@ -111,6 +112,9 @@ def test_an_error_rate_that_cannot_be_kept_is_rejected():
         FalseAlarm(0.0),
         FalseAlarm(0.1, delta=1.0),
         MaxErrorRate(1.5),
+        MaxMeanError(2.0, largest=1.0),
+        MaxMeanError(0.5, largest=0.0),
+        MaxMeanError(0.5, largest=1.0, delta=1.0),
         MaxErrorRate(0.1, delta=0.0),
         MaxErrorRate(0.1, tolerance=-1.0),
     ],
@@ -119,6 +123,27 @@ def test_an_error_rate_that_cannot_be_kept_is_rejected():
 def test_bad_parameters_are_rejected(rule):
     with pytest.raises(InvalidInputError, match=f"parameter of {type(rule).__name__} must be"):
         rule.threshold(make_ranked(100))
+
+
+def test_a_mean_error_is_kept_and_large_errors_count_as_the_largest():
+    """Errors grow with the uncertainty from 0 to 10; capped at 4, the mean up to u is u/2 for u < 4."""
+    uncertainty = np.linspace(0, 10, 4000)
+    rows = Calibration(uncertainty, uncertainty)
+    limit = MaxMeanError(1.5, largest=4.0).threshold(rows)
+    assert 2.0 < limit < 3.0
+    assert rows.error[uncertainty <= limit].mean() < 1.5
+    assert MaxMeanError(3.9, largest=4.0).threshold(rows) == math.inf
+    # The same errors in other units lead to the same rows.
+    scaled = Calibration(uncertainty, 100 * uncertainty)
+    assert MaxMeanError(150.0, largest=400.0).threshold(scaled) == limit
+
+
+def test_a_mean_error_that_cannot_be_kept_says_so():
+    equal = Calibration(np.ones(50), np.full(50, 3.0))
+    with pytest.raises(
+        InvalidInputError, match=r"No threshold on the 50 calibration rows, whose mean error is 3, keeps"
+    ):
+        MaxMeanError(1.0, largest=5.0).threshold(equal)
 
 
 # --- novelty ---

@@ -181,3 +181,28 @@ def test_novel_rows_and_the_reasons_of_rejected_ones_are_counted():
     assert figures["rejected_as"]["novel"] + figures["rejected_as"]["uncertain and novel"] >= 60
     plain = HCMRegressor(Ridge(), frames="target").fit(X[TRAIN], y[TRAIN]).calibrate(X[HELD], y[HELD])
     assert not {"novel", "rejected_as"} & set(evaluate(plain, far, y[TEST]))
+
+
+# --- groups ---
+
+
+def test_the_coverage_of_each_group_is_measured(two_outputs, classifier):
+    side = np.where(X[:, 0] > 0, "right", "left")
+    model = HCMRegressor(Ridge()).fit(X[TRAIN], Y[TRAIN]).calibrate(X[HELD], Y[HELD], groups=side[HELD])
+    figures = evaluate(model, X[TEST], Y[TEST], groups=side[TEST])
+    result = model.assess(X[TEST], groups=side[TEST])
+    covered = find_covered(result, Y[TEST]).all(axis=1)
+    for name in ("left", "right"):
+        assert figures["groups"][name]["rows"] == np.sum(side[TEST] == name)
+        assert figures["groups"][name]["coverage"] == pytest.approx(covered[side[TEST] == name].mean())
+    assert figures["winkler"] > 0
+    assert "groups" not in evaluate(two_outputs, X[TEST], Y[TEST])
+
+
+def test_classes_that_were_never_trained_on_are_no_group():
+    model = HCMClassifier(Ridge()).fit(X[TRAIN], LABELS[TRAIN]).calibrate(X[HELD], LABELS[HELD], groups="class")
+    labels = LABELS[TEST].astype("<U5")
+    labels[:5] = "wasp"
+    figures = evaluate(model, X[TEST], labels)
+    assert set(figures["groups"]) == {"ant", "bee", "cat"}
+    assert sum(each["rows"] for each in figures["groups"].values()) == 195

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
-from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, Novelty, Tolerance
+from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, MaxMeanError, Novelty, Tolerance
 from onsphere.errors import (
     InvalidInputError,
     InvalidTypeError,
@@ -51,6 +51,7 @@ __all__ = [
     "InvalidTypeError",
     "Lift",
     "MaxErrorRate",
+    "MaxMeanError",
     "MissingExtraError",
     "NotCalibratedError",
     "NotFittedError",

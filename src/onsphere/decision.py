@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from onsphere._internal.validation import check_number, check_option, parameter_error
-from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile
+from onsphere.calibration import Calibration, ClassCalibration, conformal_quantile, hoeffding_bentkus_p_value
 from onsphere.errors import InvalidInputError, OnsphereWarning
 
-__all__ = ["AcceptShare", "FalseAlarm", "MaxErrorRate", "Novelty", "Rule", "Tolerance"]
+__all__ = ["AcceptShare", "FalseAlarm", "MaxErrorRate", "MaxMeanError", "Novelty", "Rule", "Tolerance"]
+
+_N_STEPS = 20  # thresholds that are tried
 
 
 @runtime_checkable
@@ -204,16 +207,11 @@ class MaxErrorRate:
         wrong = self._find_wrong(calibration)
         order = np.argsort(calibration.uncertainty, kind="stable")
         ranked, n_wrong = calibration.uncertainty[order], np.concatenate([[0], np.cumsum(wrong[order])])
-        n, n_steps = len(order), 20
-        for step in range(n_steps, 0, -1):
-            rank = math.ceil(step * n / n_steps)
-            # Given the row at this rank, those strictly below it are a plain sample of what will be accepted.
-            limit = math.inf if step == n_steps else math.nextafter(ranked[rank - 1], -math.inf)
-            n_accepted = int(np.searchsorted(ranked, limit, side="right"))
-            if binom.cdf(n_wrong[n_accepted], n_accepted, self.max_error) <= self.delta / n_steps:
+        for limit, n_accepted in _list_thresholds(ranked):
+            if binom.cdf(n_wrong[n_accepted], n_accepted, self.max_error) <= self.delta / _N_STEPS:
                 return limit
         raise InvalidInputError(
-            f"No threshold on the {n} calibration rows, of which {int(wrong.sum())} are wrong, keeps {self}. "
+            f"No threshold on the {len(order)} calibration rows, of which {int(wrong.sum())} are wrong, keeps {self}. "
             "Calibrate on more rows, allow a higher max_error or delta, or check the unit of the tolerance."
         )
 
@@ -229,6 +227,71 @@ class MaxErrorRate:
             )
         check_number(self, "tolerance", self.tolerance, above=0, closed="left")
         return calibration.error > self.tolerance
+
+
+@dataclass(frozen=True)
+class MaxMeanError:
+    """Accept as many rows as possible while the mean error of the accepted ones is limited, with confidence.
+
+    Promises: with probability at least 1 − delta over the calibration set, the mean error of the accepted new rows
+    drawn like it is at most `max_error`, where an error counts as `largest` at most. Does not promise anything about a
+    single row, nor how many rows are accepted.
+
+    Twenty thresholds, which accept 5, 10, ..., 100 % of the calibration rows, are tested at delta/20 each by the bounds
+    of Hoeffding and Bentkus; the largest that passes is taken (Learn then Test). For other losses, and for several
+    thresholds at once, see `onsphere.calibration.find_safe_settings`.
+
+    Parameters
+    ----------
+    max_error : float above 0
+        In the unit of the target; for classes a share.
+    largest : float above max_error
+        What an error counts at most; 1 for classes. The smaller it is, the more rows are accepted.
+    delta : float in (0, 1), default 0.05
+        The share of calibration sets for which the promise may be broken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> uncertainty = np.arange(1000.0)
+    >>> rows = Calibration(uncertainty, error=uncertainty / 1000)
+    >>> round(MaxMeanError(0.25, largest=1.0).threshold(rows))
+    399
+    """
+
+    max_error: float
+    largest: float
+    delta: float = 0.05
+
+    def threshold(self, calibration: Calibration) -> float:
+        """Return the largest of twenty thresholds whose mean error is small enough."""
+        check_number(self, "largest", self.largest, above=0)
+        check_number(self, "max_error", self.max_error, above=0, below=self.largest)
+        check_number(self, "delta", self.delta, above=0, below=1)
+        order = np.argsort(calibration.uncertainty, kind="stable")
+        losses = np.minimum(calibration.error[order], self.largest) / self.largest
+        sums = np.concatenate([[0.0], np.cumsum(losses)])
+        for limit, n_accepted in _list_thresholds(calibration.uncertainty[order]):
+            mean = sums[n_accepted] / max(n_accepted, 1)
+            p_value = hoeffding_bentkus_p_value(mean, n_accepted, self.max_error / self.largest)
+            if n_accepted and p_value <= self.delta / _N_STEPS:
+                return limit
+        raise InvalidInputError(
+            f"No threshold on the {len(order)} calibration rows, whose mean error is {calibration.error.mean():.3g}, "
+            f"keeps {self}. Calibrate on more rows, allow a higher max_error or delta, or a smaller largest."
+        )
+
+
+def _list_thresholds(ranked: np.ndarray) -> Iterator[tuple[float, int]]:
+    """Yield thresholds that accept 100, 95, ..., 5 % of rows with these ascending uncertainties, and how many each has.
+
+    Given the row at a rank, those strictly below it are a plain sample of what will be accepted.
+    """
+    n = len(ranked)
+    for step in range(_N_STEPS, 0, -1):
+        rank = math.ceil(step * n / _N_STEPS)
+        limit = math.inf if step == _N_STEPS else math.nextafter(ranked[rank - 1], -math.inf)
+        yield limit, int(np.searchsorted(ranked, limit, side="right"))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from onsphere.assessment import Assessment
 from onsphere.calibration import find_coverage_range
 from onsphere.models import CalibratedModel, RegressionMixin
 from onsphere.models.base import REASONS
+from onsphere.models.calibration_rows import find_group_values
 
 __all__ = [
     "assess_model",
@@ -23,11 +24,14 @@ __all__ = [
     "count_reasons",
     "evaluate",
     "find_covered",
+    "find_row_groups",
     "measure_assessment",
 ]
 
 
-def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequence[str] = ()) -> dict[str, Any]:
+def evaluate(
+    model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequence[str] = (), groups: Any = None
+) -> dict[str, Any]:
     """Measure error, coverage, and how well the uncertainty ranks the errors, on rows that the model has not seen.
 
     Parameters
@@ -37,6 +41,8 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
     coverage : float in (0, 1), default 0.9
     targets : sequence of str, optional
         The names of several outputs, for figures of each.
+    groups : array of shape (n,), optional
+        The group of each row, for a model that was calibrated with groups given as values.
 
     Returns
     -------
@@ -47,7 +53,7 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
         holds; width of intervals or sets; Spearman of uncertainty with error; with an input frame the share of novel
         rows; with a threshold the share of accepted rows, and the mean error of accepted and rejected ones; with a
         limit on novelty how many were rejected as uncertain, as novel, and as both; for several outputs the figures of
-        each.
+        each; with groups rows and coverage of each.
 
     Examples
     --------
@@ -60,14 +66,16 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
     (92, 0.9, True)
     """
     target = np.asarray(y)
-    result: Any = model.assess(X, coverage=coverage)
+    result: Any = model.assess(X, coverage=coverage, groups=groups)
     errors = compute_row_errors(target, result.value)
     classes = None if result.prediction_set is None else model.classes_
     covered = find_covered(result, target, classes).reshape(len(target), -1)
     chance = find_coverage_range(len(target), len(model.calibration_), coverage, level=0.05)
     figures: dict[str, Any] = {"rows": len(target), "error": compute_error(target, result.value)}
     if classes is None:
-        alone = measure_assessment(_use_separate_intervals(model, X, result, coverage), target, coverage=coverage)
+        alone = measure_assessment(
+            _use_separate_intervals(model, X, result, coverage, groups), target, coverage=coverage
+        )
         figures |= {
             "mean_absolute_error": float(np.mean(np.abs(result.value - target))),
             "mean_error": float(np.mean(errors)),
@@ -92,10 +100,33 @@ def evaluate(model: Any, X: Any, y: Any, *, coverage: float = 0.9, targets: Sequ
         }
     if model.novelty_threshold_ is not None:
         figures["rejected_as"] = count_reasons(result)
+    if model.calibration_.groups is not None:
+        names, codes = find_row_groups(model, X, y, groups=groups)
+        figures["groups"] = _measure_groups(names, codes, np.asarray(covered.all(axis=1)))
     if target.ndim == 2:
         names = targets or [f"output {place}" for place in range(target.shape[1])]
         figures["targets"] = dict(zip(names, _measure_outputs(result, target, covered), strict=True))
     return figures
+
+
+def find_row_groups(model: Any, X: Any, y: Any, *, groups: Any = None) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the names of the groups that a model was calibrated by, and the place of the group of each row.
+
+    A class that was never trained on is no group: its place is −1.
+    """
+    known = model.calibration_.groups
+    if known.source.kind == "class":
+        return list(known.names), known.locate(np.asarray(y))
+    values = find_group_values(model, "evaluate", known.source, model._predict(X), X, groups, y)
+    return list(known.names), known.find_codes(values)
+
+
+def _measure_groups(names: list[str], codes: NDArray[np.intp], covered: NDArray[np.bool_]) -> dict[str, Any]:
+    return {
+        name: {"rows": int(np.sum(codes == code)), "coverage": float(covered[codes == code].mean())}
+        for code, name in enumerate(names)
+        if np.any(codes == code)
+    }
 
 
 def count_reasons(result: Any) -> dict[str, int]:
@@ -109,14 +140,14 @@ def assess_model(model: Any, X: Any, *, coverage: float) -> Assessment:
     if not isinstance(model, CalibratedModel):
         value, uncertainty = np.asarray(model.predict(X)), model.predict_uncertainty(X)
         return Assessment(value, np.asarray(uncertainty, dtype=np.float64))
-    return _use_separate_intervals(model, X, model.assess(X, coverage=coverage), coverage)
+    return _use_separate_intervals(model, X, model.assess(X, coverage=coverage), coverage, None)
 
 
-def _use_separate_intervals(model: Any, X: Any, result: Assessment, coverage: float) -> Assessment:
+def _use_separate_intervals(model: Any, X: Any, result: Assessment, coverage: float, groups: Any) -> Assessment:
     """Replace intervals that hold all outputs of a row at once by those that hold each output by itself."""
     if result.lower is None or result.value.ndim == 1 or not isinstance(model, RegressionMixin):
         return result
-    interval = model.predict_interval(X, coverage=coverage, simultaneous=False)
+    interval = model.predict_interval(X, coverage=coverage, simultaneous=False, groups=groups)
     return replace(result, lower=interval[..., 0], upper=interval[..., 1])
 
 

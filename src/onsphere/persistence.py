@@ -310,6 +310,9 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         "frames": _list_frames(model),
         "novelty_threshold": getattr(model, "novelty_threshold_", None),
         "novelty_rule": None if novelty_rule is None else repr(novelty_rule),
+        "groups": None if calibration is None or calibration.groups is None else calibration.groups.describe(),
+        "effective_rows": None if calibration is None else calibration.effective_size,
+        "labels_taken_in": None if calibration is None or calibration.online is None else calibration.online.n_labels,
         "summary": summary or {},
     }
 

@@ -16,6 +16,7 @@ from onsphere.calibration import (
     RegressionCalibration,
     fit_temperature,
 )
+from onsphere.calibration.online import STRETCH
 
 rng = np.random.default_rng(0)
 
@@ -167,3 +168,23 @@ def test_calibrations_join():
     np.testing.assert_allclose(whole.ratios, [[0.5], [0.75]])
     assert whole.is_signed
     assert whole.weights is None
+
+
+def test_new_rows_take_the_place_of_the_oldest():
+    data = Calibration(np.arange(5.0), np.arange(1.0, 6.0))
+    assert len(data.take([0, 2])) == 2
+    after = data.take_in(Calibration(np.array([9.0, 8.0]), np.array([5.5, 0.5])))
+    np.testing.assert_array_equal(after.uncertainty, [2, 3, 4, 9, 8])
+    # Of five rows and itself one is at least as large as 5.5, beyond which the p-value falls on, and all as .5.
+    beyond = 1 / 6 - np.log(5.5 / 5) / STRETCH
+    np.testing.assert_allclose(after.online.p_values, [beyond, 1.0])
+    assert data.online is None
+
+
+def test_each_part_keeps_its_size():
+    parts = np.array([0, 0, 1, 1, 1])
+    data = replace(Calibration(np.arange(5.0), np.ones(5)), parts=parts)
+    new = replace(Calibration(np.array([9.0, 8.0, 7.0]), np.ones(3)), parts=np.array([0, 0, 0]))
+    after = data.take_in(new)
+    np.testing.assert_array_equal(after.uncertainty, [2, 3, 4, 8, 7])
+    np.testing.assert_array_equal(after.parts, [1, 1, 1, 0, 0])

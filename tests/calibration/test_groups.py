@@ -18,6 +18,12 @@ def test_levels_are_the_same_for_any_type_of_number():
     np.testing.assert_array_equal(groups.find_parts(np.array(["2", "1"])), [1, 0])
 
 
+def test_booleans_are_levels_and_equal_to_0_and_1():
+    groups, _ = fit_groups(GIVEN, np.repeat([True, False], 60))
+    assert groups.names == ("0", "1")
+    np.testing.assert_array_equal(groups.find_parts(np.array([1.0, 0.0])), groups.find_parts([True, False]))
+
+
 def test_small_groups_are_calibrated_together():
     groups, parts = fit_groups(GIVEN, np.repeat(["a", "b", "c", "d"], [100, 30, 60, 40]))
     assert groups.parts.tolist() == [0, 2, 1, 2]
@@ -43,9 +49,9 @@ def test_numbers_are_cut_at_their_quantiles():
     values = np.arange(1000.0)
     groups, parts = fit_groups(GIVEN, values)
     assert np.bincount(parts).tolist() == [200] * 5
-    assert groups.names[0] == "≤ 199"
-    assert groups.names[1] == "199 to 399"
-    assert groups.names[-1] == "> 799"
+    assert groups.names[0] == "≤ 199.5"
+    assert groups.names[1] == "199.5 to 399.5"
+    assert groups.names[-1] == "> 799.5"
     np.testing.assert_array_equal(groups.find_parts(values), parts)
     np.testing.assert_array_equal(groups.find_parts([-1e9, 1e9]), [0, 4])
     assert len(fit_groups(GIVEN, values[:120])[0].names) == 2
@@ -55,7 +61,7 @@ def test_numbers_are_cut_at_their_quantiles():
 def test_ties_among_numbers_leave_no_empty_range():
     values = np.r_[np.zeros(900), np.arange(1.0, 101.0)]
     groups, parts = fit_groups(GIVEN, values)
-    assert groups.names == ("≤ 0", "> 0")
+    assert groups.names == ("≤ 0.5", "> 0.5")
     assert np.bincount(parts).tolist() == [900, 100]
 
 

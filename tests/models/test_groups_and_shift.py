@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import betabinom
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -178,7 +179,8 @@ def test_penalties_make_large_sets_smaller():
         labels = rng.integers(30, size=n)
         return centres[labels] + rng.normal(size=(n, 4)), labels
 
-    model = HCMClassifier(random_state=0).fit(*draw_many(1500))
+    backbone = RandomForestRegressor(30, min_samples_leaf=10, random_state=0)
+    model = HCMClassifier(backbone, frames="target").fit(*draw_many(1500))
     rows, new = draw_many(1000), draw_many(2000)
     plain = model.calibrate(*rows).predict_set(new[0])
     model.calibrate(*rows, set_penalty=0.1, n_free=8)

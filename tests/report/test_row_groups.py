@@ -1,6 +1,7 @@
 """Groups of rows, and their confidence and coverage."""
 
 import base64
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from onsphere.report.formatting import format_percent
 from onsphere.report.measured_rows import read_feature
 from onsphere.report.row_groups import (
     MOST_LEVELS,
+    _name_cure,
     group_rows,
     rank_columns,
     show_group_coverage,
@@ -174,6 +176,30 @@ def test_a_group_with_low_coverage_is_found_but_noise_is_not(rows):
     assert section.paragraphs[1].startswith("Covered too rarely, by more than chance: tool: a.")
     assert [picture.title for picture in section.pictures] == ["tool", "noise"]
     assert "not by chance" in section.pictures[0].reading
+    assert section.paragraphs[2].startswith(
+        "To cover every group of tool as promised, calibrate the model with groups='tool'"
+    )
+
+
+def test_groups_that_were_calibrated_are_tabulated_and_no_cure_is_named(rows):
+    n, rng = 600, np.random.default_rng(0)
+    codes = np.repeat([0, 1], [200, 400])
+    frame = pd.DataFrame({"tool": np.array(["a", "b"])[codes]})
+    covered = np.r_[np.arange(200) % 2 == 0, np.ones(400, dtype=bool)]
+    groups = [{"group": name, "calibration rows": 70, "calibrated by": "its own rows"} for name in ("a", "b", "c")]
+    plain = rows(rng.exponential(size=n), rng.uniform(size=n), covered=covered, frame=frame)
+    section = show_group_coverage(replace(plain, groups=groups, group_codes=codes), rank_columns(plain), None)
+    assert len(section.paragraphs) == 2
+    (table,) = section.tables
+    assert [cells[-2:] for cells in table.rows] == [
+        ["200", format_percent(0.5)],
+        ["400", format_percent(1.0)],
+        ["0", "–"],
+    ]
+
+
+def test_the_cure_of_a_class_is_to_calibrate_by_class():
+    assert "groups='class'" in _name_cure("true class")
 
 
 def test_the_coverage_of_each_group_by_hand(several):

@@ -449,3 +449,77 @@ def test_a_table_with_hundreds_of_columns_is_fitted(tmp_path):
     wide.to_csv(tmp_path / "wide.csv", index=False)
     found = fit_table(read_table(tmp_path / "wide.csv"), ["c7"], backbone="kernel")
     assert len(found.columns) == 499
+
+
+# --- groups and time ---
+
+
+def streets(n=900, seed=0):
+    """Houses of two streets, one ten times as noisy, whose level rises day by day."""
+    rng = np.random.default_rng(seed)
+    day, street = np.arange(n), rng.choice(["main", "side"], n)
+    level = np.where(street == "main", 10.0, 1.0)
+    frame = pd.DataFrame(
+        {"size": rng.normal(size=n), "street": street, "is_new": rng.uniform(size=n) < 0.5, "day": day}
+    )
+    return frame.assign(price=frame["size"] + 0.001 * day + level * rng.normal(size=n)).sample(
+        frac=1, random_state=seed
+    )
+
+
+@pytest.mark.parametrize("groups", ["street", "prediction", "novelty", "is_new"])
+def test_groups_are_covered_and_measured(groups):
+    fit = fit_table(streets(), ["price"], backbone="kernel", groups=groups, ignore=["day"])
+    known = fit.model.calibration_.groups
+    assert fit.n_rows == {"table": 900, "train": 540, "calibration": 180, "test": 180}
+    assert sum(each["rows"] for each in fit.figures["groups"].values()) == 180
+    assert set(fit.figures["groups"]) <= set(known.names)
+    assert fit.summary()["groups"] == groups
+    if groups == "street":
+        for name, each in fit.figures["groups"].items():
+            low, high = find_coverage_range(each["rows"], known.n_rows[known.names.index(name)], 0.9, level=0.001)
+            assert low <= each["coverage"] <= high
+
+
+def test_classes_are_covered_one_by_one():
+    table = streets().assign(price=lambda frame: np.where(frame["price"] > 3, "high", "low"))
+    fit = fit_table(table, ["price"], backbone="kernel", groups="class", ignore=["day"])
+    assert set(fit.figures["groups"]) == {"high", "low"}
+
+
+def test_with_a_time_the_past_is_trained_on_and_the_latest_rows_are_measured():
+    table = streets()
+    fit = fit_table(table, ["price"], backbone="kernel", time="day")
+    assert sorted(table.loc[fit.X_test.index, "day"]) == list(range(720, 900))
+    assert "day" not in fit.X_test
+    assert {column.name: column.kind for column in fit.columns}["day"] == "key"
+    assert fit.summary()["time"]["kind"] == "number"
+    dates = table.assign(day=pd.to_datetime("2024-01-01") + pd.to_timedelta(table["day"], unit="D"))
+    other = fit_table(dates, ["price"], backbone="kernel", time="day", groups="street")
+    assert other.summary()["time"]["kind"] == "date"
+    np.testing.assert_array_equal(other.X_test.index, fit.X_test.index)
+    np.testing.assert_array_equal(other.model.predict(fit.X_test), fit.model.predict(fit.X_test))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"groups": "town"}, r"groups by prediction, novelty or one of the columns size.*Got town\. Choose one"),
+        ({"groups": "day", "keys": ["day"]}, r"Got day, taken as key \(as asked\)\. Choose one"),
+        ({"groups": "class"}, r"Got class\. Choose one"),
+        ({"time": "street"}, r"Expected a time of numbers or dates\. Got street, taken as category"),
+        ({"time": "week"}, "Expected a column week"),
+    ],
+)
+def test_wrong_groups_and_times_are_rejected(options, words):
+    with pytest.raises(InvalidInputError, match=words):
+        fit_table(streets(), ["price"], backbone="kernel", **options)
+
+
+def test_groups_and_time_need_enough_rows_and_a_time_in_each():
+    with pytest.raises(InvalidInputError, match=r"at least 400 rows beside those kept out.*Got 240"):
+        fit_table(streets(300), ["price"], backbone="kernel", groups="street")
+    table = streets()
+    table.loc[5, "day"] = np.nan
+    with pytest.raises(InvalidInputError, match=r"a time in every row\. Got none in 1 of them.* row 5\. Fill"):
+        fit_table(table, ["price"], backbone="kernel", time="day")

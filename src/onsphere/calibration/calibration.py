@@ -151,7 +151,7 @@ class Calibration:
 
     @property
     def effective_size(self) -> float:
-        """How many rows of equal weight tell as much as these."""
+        """The number of rows of equal weight that tell as much as these."""
         if self.shift is not None:
             return self.shift.effective_size
         return float(len(self)) if self.weights is None else compute_effective_size(self.weights)

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from onsphere._internal.validation import Floats, is_frame, parameter_error, wrap_errors
 from onsphere.errors import InvalidInputError
 
-__all__ = ["MIN_ROWS", "WHOLE", "GroupSource", "Groups", "fit_groups"]
+__all__ = ["MIN_ROWS", "MISSING", "WHOLE", "GroupSource", "Groups", "fit_groups"]
 
 MIN_ROWS = 50  # at which the coverage of a group is within 8 points of 90 % for 19 of 20 calibration sets
 WHOLE = -1  # the part of groups for which all rows are used
 
 _N_RANGES = 5  # into which numbers are cut, at their quantiles
 _FEW_VALUES = 10  # numbers with at most so many different values are levels
-_MISSING = "missing"
+MISSING = "missing"
 _OF_MODEL = ("prediction", "novelty", "class")
 
 
 @dataclass(frozen=True, eq=False)
 class GroupSource:
-    """Where the groups of rows come from.
+    """The source of the groups of rows.
 
     Attributes
     ----------
@@ -121,20 +121,22 @@ class Groups:
     parts: NDArray[np.intp]
     n_rows: NDArray[np.intp]
 
-    def find_codes(self, values: Any) -> NDArray[np.intp]:
-        """Return the place of the group of each value; a group without calibration rows is an error."""
+    def locate(self, values: Any) -> NDArray[np.intp]:
+        """Return the place of the group of each value, −1 for one without calibration rows."""
         given = np.asarray(values)
         if self.edges is None:
-            texts = _to_texts(given)
             place = {name: code for code, name in enumerate(self.names)}
-            codes = np.array([place.get(text, -1) for text in texts], dtype=np.intp)
-            unseen = sorted({text for text, code in zip(texts, codes, strict=True) if code < 0})
-        else:
-            numbers = _to_numbers(given)
-            codes = np.searchsorted(self.edges, numbers, side="left").astype(np.intp)
-            codes[np.isnan(numbers)] = len(self.edges) + 1
-            unseen = [_MISSING] if codes.size and codes.max() >= len(self.names) else []
-        if unseen:
+            return np.array([place.get(text, -1) for text in _to_texts(given)], dtype=np.intp)
+        numbers = _to_numbers(given)
+        codes = np.searchsorted(self.edges, numbers, side="left").astype(np.intp)
+        codes[np.isnan(numbers)] = len(self.names) - 1 if self.names[-1] == MISSING else -1
+        return codes
+
+    def find_codes(self, values: Any) -> NDArray[np.intp]:
+        """Return the place of the group of each value; a group without calibration rows is an error."""
+        codes = self.locate(values)
+        if np.any(codes < 0):
+            unseen = sorted(set(_to_texts(np.asarray(values)[codes < 0])))
             known = ", ".join(self.names[:8]) + (" …" if len(self.names) > 8 else "")
             raise InvalidInputError(
                 f"Expected groups with calibration rows: {known}. Got {', '.join(unseen[:5])}"
@@ -190,11 +192,14 @@ def fit_groups(source: GroupSource, values: Any, *, levels: Any = None) -> tuple
         numbers = _to_numbers(given)
         known = numbers[~np.isnan(numbers)]
         n_ranges = int(np.clip(len(known) // MIN_ROWS, 1, _N_RANGES))
-        edges = np.unique(np.quantile(known, np.arange(1, n_ranges) / n_ranges, method="inverted_cdf"))
-        edges = edges[edges < known.max()]
+        ends = np.unique(np.quantile(known, np.arange(1, n_ranges) / n_ranges, method="inverted_cdf"))
+        ends = ends[ends < known.max()]
+        distinct = np.unique(known)
+        # Half-way to the next value, so that rounding moves no row into another range.
+        edges = (ends + distinct[np.searchsorted(distinct, ends, side="right")]) / 2
         codes = np.searchsorted(edges, numbers, side="left").astype(np.intp)
         codes[np.isnan(numbers)] = len(edges) + 1
-        names = [*_name_ranges(edges), *([_MISSING] if len(known) < len(numbers) else [])]
+        names = [*_name_ranges(edges), *([MISSING] if len(known) < len(numbers) else [])]
     else:
         found, codes = np.unique(_to_texts(given), return_inverse=True)
         names = [str(level) for level in found]
@@ -226,10 +231,10 @@ def _to_texts(values: NDArray[Any]) -> list[str]:
 def _to_text(value: Any) -> str:
     try:
         if value is None or value != value:
-            return _MISSING
+            return MISSING
     except TypeError:  # pandas' NA cannot be compared
-        return _MISSING
-    if isinstance(value, float) and value.is_integer():
+        return MISSING
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         return str(int(value))
     return str(value)
 

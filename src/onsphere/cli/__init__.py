@@ -18,7 +18,7 @@ except ImportError:
     # Only the script `onsphere` imports this package, and it should end in a sentence as well.
     raise SystemExit(str(missing_extra_error("The command line", "typer and rich", "cli"))) from None
 
-from onsphere.cli import deploy, info, serve, table
+from onsphere.cli import deploy, info, serve, table, update
 from onsphere.cli.console import app
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ for command in (
     table.fit,
     table.predict,
     table.evaluate,
+    update.update,
     table.report,
     table.compare,
     deploy.export,

@@ -153,6 +153,10 @@ def print_figures(figures: dict[str, Any], *, classes: bool) -> None:
             f"{figures['coverage']:.1%} of {figures['coverage_asked']:.1%} asked",
         ),
         ("… by chance between", f"{low:.1%} and {high:.1%}"),
+        *[
+            (f"… of {name}", f"{each['coverage']:.1%} of {each['rows']:,} rows")
+            for name, each in figures.get("groups", {}).items()
+        ],
         ("classes in a set" if classes else "width of an interval", f"{figures['width']:.4g}"),
         *[(f"… of {name}", f"{each['width']:.4g}") for name, each in targets.items()],
         ("Spearman of uncertainty and error", "–" if figures["spearman"] is None else f"{figures['spearman']:.2f}"),

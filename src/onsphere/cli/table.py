@@ -91,6 +91,19 @@ def fit(
             autocompletion=lambda: _FRAMES,
         ),
     ] = "all",
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="Cover each group as promised: by a column, by prediction, novelty or class.", show_default=False
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that orders the rows: train on the past, calibrate and measure on later rows.",
+            show_default=False,
+        ),
+    ] = None,
     key: Annotated[list[str] | None, typer.Option(help="A column that names rows; repeat it for several.")] = None,
     ignore: Ignore = None,
     shifted: Shifted = None,
@@ -124,6 +137,8 @@ def fit(
                 coverage=coverage,
                 rule=rule,
                 novelty=novelty,
+                groups=groups,
+                time=time,
                 keys=key or (),
                 ignore=ignore or (),
                 random_state=seed,

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_fitted
-from onsphere.calibration import ClassCalibration, RegressionCalibration
+from onsphere.calibration import ClassCalibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export.backbone_graphs import convert_steps, list_steps
 from onsphere.export.graph_arrays import ROWS, GraphArray, hide_infinite_rows, hide_lost_rows
 from onsphere.export.graph_builder import GraphBuilder
 from onsphere.export.graph_inputs import Inputs, add_column_inputs, add_table_input
+from onsphere.export.group_graphs import check_groups, compute_half_widths, find_group_column
 from onsphere.export.tree_graphs import look_up_steps
 from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.models.backbone import split_columns
@@ -38,7 +39,6 @@ from onsphere.table.encoder import TableEncoder
 
 __all__ = [
     "check_exportable",
-    "compute_half_widths",
     "convert_model",
     "list_outputs",
     "project_to_simplex",
@@ -51,6 +51,13 @@ _OUTPUTS = (
 _OF_FRAMES = ("noise", "novelty", "novelty_p_value", "missed", "reason")
 
 Outputs = dict[str, GraphArray]
+
+
+class _Asked(NamedTuple):
+    """The coverage of intervals and sets, and the column by which they are grouped, if one does."""
+
+    coverage: float
+    column: GraphArray | None
 
 
 def check_exportable(model: Any) -> None:
@@ -74,13 +81,15 @@ def convert_model(graph: GraphBuilder, model: Any, coverage: float) -> tuple[Out
         x, inputs = add_column_inputs(graph, first.pop(0))
     else:
         x, inputs = add_table_input(graph, model.n_features_in_, getattr(model, "feature_names_in_", None))
+    check_groups(model)
+    asked = _Asked(coverage, find_group_column(model, x, inputs))
     if isinstance(model, FrozenHead):
-        outputs = _convert_frozen(model, x, coverage)
+        outputs = _convert_frozen(model, x, asked)
     else:
         numbers = convert_steps(first, x)
         table = hide_infinite_rows(x, convert_steps(steps, numbers))
         convert = _convert_regressor if isinstance(model, HCMRegressor) else _convert_classifier
-        outputs = convert(model, numbers, table, coverage)
+        outputs = convert(model, numbers, table, asked)
     if model.calibration_ is not None:
         calibration = model._require_calibration("export_onnx")
         outputs["confidence"] = _rank(outputs["uncertainty"], calibration.uncertainty)
@@ -103,7 +112,7 @@ def _split_steps(model: Any) -> tuple[list[Any], list[Any]]:
 # --- numbers ---
 
 
-def _convert_regressor(model: Any, numbers: GraphArray, table: Any, coverage: float) -> Outputs:
+def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: _Asked) -> Outputs:
     columns: Any = split_columns(table, **model._layout)
     sigma: Any = model.embedding_.sigma(columns)
     value: Any = model.embedding_.decode(columns, decoder=model.decoder)
@@ -111,14 +120,16 @@ def _convert_regressor(model: Any, numbers: GraphArray, table: Any, coverage: fl
     if model._frames is not None:
         measured = Measured(*(None if part is None else hide_lost_rows(table, part) for part in measured))
     uncertainty = model._compute_uncertainty(columns, sigma, measured.sigma)
-    return _convert_numbers(model, value, measured, uncertainty, coverage)
+    return _convert_numbers(model, value, measured, uncertainty, asked)
 
 
-def _convert_numbers(model: Any, value: GraphArray, measured: Any, uncertainty: Any, coverage: float) -> Outputs:
+def _convert_numbers(model: Any, value: GraphArray, measured: Any, uncertainty: Any, asked: _Asked) -> Outputs:
     outputs = {"value": _shape_like_target(model, value), "uncertainty": uncertainty}
     outputs["sigma"] = _shape_like_target(model, measured.sigma)
     if model.calibration_ is not None:
-        half = (measured.sigma + SIGMA_FLOOR * model.spread_) * compute_half_widths(model.calibration_, coverage)
+        source: Any = {"column": asked.column, "value": value, "missed": measured.missed}
+        widths = compute_half_widths(model.calibration_, asked.coverage, **source)
+        half = (measured.sigma + SIGMA_FLOOR * model.spread_) * widths
         outputs["lower"] = _shape_like_target(model, value - half)
         outputs["upper"] = _shape_like_target(model, value + half)
     if model._frames is not None:
@@ -134,24 +145,18 @@ def _name_novelty(novelty: GraphArray | None, missed: GraphArray | None) -> Outp
     return {} if novelty is None or missed is None else {"novelty": novelty, "missed": missed}
 
 
-def compute_half_widths(calibration: RegressionCalibration, coverage: float) -> Any:
-    """Return half of an interval in units of sigma, (D,): that of a row with value 0 and sigma 1."""
-    shape = (1, calibration.residuals.shape[1])
-    return calibration.interval(np.zeros(shape), np.ones(shape), coverage=coverage)[0, :, 1]
-
-
 # --- classes ---
 
 
-def _convert_classifier(model: Any, numbers: GraphArray, table: Any, coverage: float) -> Outputs:
+def _convert_classifier(model: Any, numbers: GraphArray, table: Any, asked: _Asked) -> Outputs:
     columns: Any = split_columns(table, **model._layout)
     found: Any = (None, None) if model._frames is None else model._frames.measure_novelty(numbers)
     novelty, missed = (None if part is None else hide_lost_rows(table, part) for part in found)
     uncertainty = model._compute_uncertainty(columns, novelty)
-    return _convert_classes(model, columns, uncertainty, novelty, missed, coverage)
+    return _convert_classes(model, columns, uncertainty, novelty, missed, asked)
 
 
-def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, missed: Any, coverage: float) -> Outputs:
+def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, missed: Any, asked: _Asked) -> Outputs:
     direction = columns.direction
     probabilities: Any = mix_evenly(project_to_simplex(direction), novelty)
     index = direction.apply("ArgMax", shape=(ROWS,), dtype=np.int64, axis=1, keepdims=0)
@@ -159,7 +164,7 @@ def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, m
     label = labels.apply("Gather", index, shape=(ROWS,), axis=0)
     outputs = {"label": label, "probabilities": probabilities, "uncertainty": uncertainty}
     if model.calibration_ is not None:
-        outputs["set"] = _convert_sets(probabilities, model.calibration_, coverage)
+        outputs["set"] = _convert_sets(probabilities, model.calibration_, asked.coverage)
     if model._frames is not None:
         outputs["noise"] = scores.signed(columns).combine("Max", 0.0)
     return outputs | _name_novelty(novelty, missed)
@@ -212,7 +217,7 @@ def _cumulate(x: GraphArray) -> GraphArray:
 # --- frozen heads ---
 
 
-def _convert_frozen(model: FrozenHead, x: GraphArray, coverage: float) -> Outputs:
+def _convert_frozen(model: FrozenHead, x: GraphArray, asked: _Asked) -> Outputs:
     solution, target = model._solve(), model.target_
     xp = x.__array_namespace__()
     last: Any = take_last_block(x, solution.widths)
@@ -244,8 +249,8 @@ def _convert_frozen(model: FrozenHead, x: GraphArray, coverage: float) -> Output
     uncertainty = reduce(operator.add, parts)
     columns, value, measured = read() if found is None else found
     if is_numeric:
-        return _convert_numbers(model, value, measured, uncertainty, coverage)
-    return _convert_classes(model, columns, uncertainty, measured.novelty, missed, coverage)
+        return _convert_numbers(model, value, measured, uncertainty, asked)
+    return _convert_classes(model, columns, uncertainty, measured.novelty, missed, asked)
 
 
 def _measure_frozen(target: Any, solution: Solution, x: GraphArray, columns: Any) -> tuple[Any, Measured]:

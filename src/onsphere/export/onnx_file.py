@@ -18,6 +18,7 @@ from onsphere._internal.validation import Floats, check_number, is_number
 from onsphere.errors import InvalidInputError
 from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.export.graph_inputs import draw_rows
+from onsphere.export.group_graphs import find_known_groups
 from onsphere.export.model_graphs import check_exportable, convert_model, list_outputs
 from onsphere.export.parity import DRAWN, GIVEN, Parity, compare_answers
 from onsphere.table.columns import parse_column
@@ -42,6 +43,9 @@ def export_onnx(
     float64, or for a model of `fit_table` each column of the table, of shape (n, 1): numbers and booleans as float64
     with NaN for missing, categories as text with "" for missing, dates as seconds since 1970 in float64. The metadata
     under "onsphere" hold all this in JSON.
+
+    Intervals are as wide as labels that `update` took in call for. Those of groups by the prediction, by novelty or by
+    a column are in the graph too; a group without calibration rows gives NaN.
 
     Nothing is written unless the graph answers as the model does, on the rows X or on drawn ones.
 
@@ -92,7 +96,7 @@ def export_onnx(
         **list_calibration_scores(model),
     }
     persistence.to_json(metadata)  # fails before the comparison, which takes longer
-    rows, source = (draw_rows(inputs, summary), DRAWN) if X is None else (X, GIVEN)
+    rows, source = (find_known_groups(model, draw_rows(inputs, summary)), DRAWN) if X is None else (X, GIVEN)
     session = open_session(graph.build({}).SerializeToString())
     parity = compare_answers(model, session, inputs, rows, coverage, source=source)
     content = graph.build({_KEY: persistence.to_json(metadata | {"parity": parity.to_dict()})}).SerializeToString()

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing
 
 from onsphere._internal.validation import Floats
-from onsphere.calibration import conformal_quantile, set_scores
+from onsphere.calibration import set_scores
 from onsphere.errors import InvalidInputError
 from onsphere.export.backbone_graphs import compute_amplification, has_trees, uses_float32
 from onsphere.export.graph_inputs import Inputs, prepare_inputs
-from onsphere.export.model_graphs import compute_half_widths
+from onsphere.export.group_graphs import compute_widest_half
 from onsphere.models import HCMRegressor
 from onsphere.models.frozen import FrozenHead
 
@@ -225,7 +225,7 @@ class _Bounds:
             return known + unit * (self._length + self._slope)
         ordinary = self._ordinary
         if name in ("lower", "upper"):
-            ordinary = ordinary * (1.0 + compute_half_widths(self._model.calibration_, self._coverage))
+            ordinary = ordinary * (1.0 + compute_widest_half(self._model.calibration_, self._coverage))
         return known + (ordinary if answer.ndim > 1 else ordinary[0])
 
     def find_close_calls(self, name: str) -> NDArray[np.bool_]:
@@ -242,7 +242,7 @@ class _Bounds:
         ranked = -np.sort(-probabilities, axis=1)
         tied = (ranked[:, :-1] - ranked[:, 1:] <= allowed) & (ranked[:, :-1] > allowed)
         if name == "set":
-            limit = conformal_quantile(self._model.calibration_.true_scores, self._coverage)
+            limit = self._model.calibration_.find_set_limit(self._coverage)
             tied |= np.any(np.abs(set_scores(probabilities) - limit) <= allowed + 2e-12, axis=1, keepdims=True)
         return np.asarray(np.any(tied, axis=1))
 

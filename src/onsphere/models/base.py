@@ -445,7 +445,7 @@ class CalibratedModel:
 
         Parameters
         ----------
-        rule : Tolerance, AcceptShare, MaxErrorRate or FalseAlarm; None for no limit on the uncertainty
+        rule : Tolerance, AcceptShare, MaxErrorRate, MaxMeanError or FalseAlarm; None for no limit on the uncertainty
         novelty : Novelty, optional
             A second condition: rows that are too novel are rejected, however small their uncertainty. Without a rule
             and without this, no row is rejected any more.

@@ -1,4 +1,4 @@
-"""What `calibrate` does with rows beside comparing them with the truth: group them, and weigh them for other rows."""
+"""Group calibration rows, and weigh them so that they stand for other rows."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from onsphere._internal.validation import (
 from onsphere.assessment import Assessment
 from onsphere.calibration import root_mean_square
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.evaluation import find_covered
+from onsphere.evaluation import find_covered, find_row_groups
 from onsphere.metrics._checks import pick_evenly
 from onsphere.models.base import CalibratedModel
 from onsphere.models.novelty import compute_novelty
@@ -87,6 +87,8 @@ class MeasuredRows:
     limits_novelty: bool = False  # whether rows are rejected for their novelty alone
     max_novelty: float = 0.0  # the largest that is accepted, or 0
     share_novel_before: float = 0.0  # of the calibration rows
+    groups: list[dict[str, Any]] | None = None  # that were calibrated by themselves, as `Groups.describe` has them
+    group_codes: NDArray[np.intp] | None = None  # the place of the group of each row
 
     def __len__(self) -> int:
         return len(self.error)
@@ -161,7 +163,15 @@ def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: An
         n_calibration=n_calibration,
         n_left_out=int(np.sum(~keep)),
         **_describe_novelty(model),
+        **_describe_groups(model, X, y, keep),
     )
+
+
+def _describe_groups(model: Any, X: Any, y: Any, keep: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the groups that a model was calibrated by, and which of them each row is in."""
+    if model.calibration_.groups is None:
+        return {}
+    return {"groups": model.calibration_.groups.describe(), "group_codes": find_row_groups(model, X, y)[1][keep]}
 
 
 def _describe_novelty(model: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ __all__ = ["MOST_LEVELS", "Grouping", "group_rows", "rank_columns", "show_group_
 MOST_LEVELS = 10
 # A column with at most so many values is grouped by value, and any other number by its quartiles.
 FEW_VALUES = 5
+_TRUE_CLASS = "true class"
 # Columns that are drawn, and groups in the table.
 MOST_SHOWN, MOST_GROUPS = 6, 10
 
@@ -199,7 +200,7 @@ def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[
         shown = sorted(ranked, key=lambda grouping: _coverage_p_value(rows, grouping))
         if rows.is_class:
             classes = np.array([str(label) for label in rows.target.tolist()], dtype=object)
-            by_class = group_rows(Feature("true class", "category", classes))
+            by_class = group_rows(Feature(_TRUE_CLASS, "category", classes))
             examined, shown = [by_class, *ranked], [by_class, *shown]
         shown = shown[:MOST_SHOWN]
     else:
@@ -221,12 +222,12 @@ def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[
         reading = f"Lowest: {grouping.labels[lowest]}, with {format_percent(share)} covered, {chance}."
         name = f"coverage-{len(pictures) + 1}"
         pictures.append(_draw_means(grouping, each, name, reading, line=rows.coverage, limits=limits))
-        too_low += [f"{shorten(grouping.name)}: {grouping.labels[place]}" for place in np.flatnonzero(each.is_bad)]
+        too_low += [(grouping.name, grouping.labels[place]) for place in np.flatnonzero(each.is_bad)]
     paragraphs = [
         f"Over all rows {format_percent(float(np.mean(rows.is_covered)))} are covered, {format_percent(rows.coverage)} "
         "were promised (the dashed line). A bar is where the share of the group may lie by chance (95\u202f%): if it "
         "reaches the line, the group agrees with the promise.",
-        f"Covered too rarely, by more than chance: {'; '.join(too_low)}."
+        f"Covered too rarely, by more than chance: {'; '.join(f'{shorten(name)}: {label}' for name, label in too_low)}."
         if too_low
         else f"No group shown is covered less often than chance allows among {n_groups:,} groups.",
     ]
@@ -234,7 +235,35 @@ def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[
         paragraphs[1] += (
             " These are the columns where coverage differs most, so a few bars that miss the line are to be expected."
         )
-    return Section(anchor, title, paragraphs, pictures)
+    if too_low and rows.groups is None:
+        paragraphs.append(_name_cure(too_low[0][0]))
+    return Section(anchor, title, paragraphs, pictures, _make_calibrated_table(rows))
+
+
+def _name_cure(column: str) -> str:
+    """Return which groups to calibrate by themselves."""
+    name = "class" if column == _TRUE_CLASS else column
+    return (
+        f"To cover every group of {shorten(column)} as promised, calibrate the model with groups={name!r}: each "
+        "group then has intervals or sets of its own width."
+    )
+
+
+def _make_calibrated_table(rows: MeasuredRows) -> list[Table]:
+    """Return the coverage of the groups that the model was calibrated by, if there are any."""
+    if rows.groups is None or rows.group_codes is None:
+        return []
+    members = [rows.group_codes == place for place in range(len(rows.groups))]
+    shares = [float(np.mean(rows.is_covered[member])) if member.any() else None for member in members]
+    columns: list[Any] = [
+        ("group", [each["group"] for each in rows.groups], shorten),
+        ("calibration rows", [each["calibration rows"] for each in rows.groups], "{:,}".format),
+        ("calibrated by", [each["calibrated by"] for each in rows.groups], str),
+        ("rows here", [int(member.sum()) for member in members], "{:,}".format),
+        ("covered", shares, lambda share: "–" if share is None else format_percent(share)),
+    ]
+    caption = f"The groups that were calibrated by themselves; {format_percent(rows.coverage)} is promised to each."
+    return [make_table("calibrated-groups", caption, columns)]
 
 
 def _coverage_p_value(rows: MeasuredRows, grouping: Grouping) -> float:

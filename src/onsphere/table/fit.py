@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
 from sklearn.model_selection import train_test_split
 
 from onsphere._internal.validation import check_option
@@ -17,12 +19,12 @@ from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.evaluation import evaluate
 from onsphere.models.frames import FRAMES
 from onsphere.table.backbone_choice import BACKBONES, can_choose, choose_backbone, make_table_model
-from onsphere.table.cells import read_features
-from onsphere.table.columns import Column
+from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
+from onsphere.table.columns import Column, describe_column, join_names
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.prepare import prepare_table
 
-__all__ = ["TableFit", "fit_table"]
+__all__ = ["TableFit", "fit_table", "read_time"]
 
 _ENOUGH_TO_SPLIT = 100  # calibration rows
 _N_KEPT, _N_KEPT_IN_ALL = 101, 100_000  # numbers of each column and of all columns, for the reference
@@ -53,6 +55,10 @@ class TableFit:
     X_test, y_test : those rows
     reference : dict
         A summary of each column of the other rows, by `onsphere.drift.make_reference`.
+    groups : str or None
+        What the model was calibrated by.
+    time : dict or None
+        The fields of the Column that orders the rows.
     """
 
     model: Any
@@ -70,6 +76,8 @@ class TableFit:
     X_test: Any = field(repr=False)
     y_test: Any = field(repr=False)
     reference: dict[str, dict[str, Any]] = field(repr=False)
+    groups: str | None = None
+    time: dict[str, Any] | None = None
 
     def summary(self) -> dict[str, Any]:
         """Return all but the model and its rows as plain values, which `model.save(path, summary=…)` keeps."""
@@ -88,6 +96,8 @@ def fit_table(
     coverage: float = 0.9,
     rule: Rule | None = None,
     novelty: Novelty | None = None,
+    groups: str | None = None,
+    time: str | None = None,
     keys: Sequence[str] = (),
     ignore: Sequence[str] = (),
     test_size: float = 0.2,
@@ -97,7 +107,8 @@ def fit_table(
     """Fit a model with an uncertainty on a table, calibrate it, and set a threshold.
 
     A share of the rows is kept out to measure the model on; of the others a quarter calibrates it where that is at
-    least 100 rows, and otherwise each of five folds in turn. Encodings are learned from training rows alone.
+    least 100 rows, and otherwise each of five folds in turn. Encodings are learned from training rows alone. With a
+    `time`, the model is trained on the past, calibrated on later rows and measured on the latest.
 
     Parameters
     ----------
@@ -117,6 +128,11 @@ def fit_table(
         Which rows to accept.
     novelty : Novelty, optional
         A second condition: reject rows that are more novel than this, however sure the model is.
+    groups : str, optional
+        What is to be covered group by group as promised: a column that is learned from, "prediction", "novelty" or, for
+        classes, "class"; see `CalibratedModel.calibrate`.
+    time : str, optional
+        The column of numbers or dates that orders the rows; it is not learned from.
     keys, ignore : sequence of str
         Columns that name rows, and columns not to learn from, in addition to those that are found.
     test_size : float in (0, 1), default 0.2
@@ -137,16 +153,18 @@ def fit_table(
         targets,
         task=task,
         coverage=coverage,
-        keys=keys,
+        keys=[*keys, *([] if time is None else [time])],
         ignore=ignore,
         test_size=test_size,
         random_state=random_state,
     )
     X, y, columns, classes, notes = table.X, table.y, table.columns, table.classes, [*table.notes]
     _check_rules(rule, novelty, classes=classes, frames=frames)
-    X_rest, X_test, y_rest, y_test = train_test_split(
-        X, y, test_size=test_size, random_state=random_state, stratify=y if classes else None
-    )
+    if groups is not None:
+        _check_groups(groups, columns, classes=classes)
+    clock = None if time is None else _find_clock(frame, time)
+    split = _Split(None if clock is None else read_time(clock, frame.loc[X.index]), classes, random_state)
+    X_rest, X_test, y_rest, y_test = split.take_last(X, y, test_size)
     candidates: list[dict[str, Any]] = []
     if backbone == "auto" and not can_choose(len(y_rest), coverage):
         backbone = "extra-trees"
@@ -156,12 +174,25 @@ def fit_table(
         backbone, candidates = choose_backbone(X_rest, y_rest, columns, on_progress=on_progress, **options)
     on_progress(f"fitting {backbone} on {len(y_rest):,} rows")
     splitting = len(y_rest) // 4 >= max(_ENOUGH_TO_SPLIT, rows_needed(coverage))
-    calibration = 0.25 if splitting else "cv"
+    is_ordinary = groups is None and time is None
+    if not (splitting or is_ordinary):
+        raise InvalidInputError(
+            f"Expected at least {4 * max(_ENOUGH_TO_SPLIT, rows_needed(coverage))} rows beside those kept out, to "
+            f"calibrate by group or by time. Got {len(y_rest)}. Add rows, or leave groups and time out."
+        )
+    calibration = (0.25 if splitting else "cv") if is_ordinary else None
     options = {"classes": classes, "frames": frames, "calibration": calibration, "random_state": random_state}
     model = make_table_model(backbone, columns, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(X_rest, y_rest).set_threshold(rule or AcceptShare(0.95), novelty=novelty)
+        if is_ordinary:
+            model.fit(X_rest, y_rest)
+        else:
+            X_train, X_held, y_train, y_held = split.take_last(X_rest, y_rest, 0.25)
+            model.fit(X_train, y_train)
+            # Cells as they are read later, so that the groups are the same.
+            model.calibrate(read_features(X_held, columns), y_held, groups=groups)
+        model.set_threshold(rule or AcceptShare(0.95), novelty=novelty)
     ours = [warning.message for warning in caught if issubclass(warning.category, OnsphereWarning)]
     notes += dict.fromkeys(str(message).removesuffix(".") for message in ours)
     if not splitting:
@@ -190,7 +221,71 @@ def fit_table(
         X_test,
         y_test,
         _make_reference(X_rest, columns),
+        groups,
+        None if clock is None else asdict(clock),
     )
+
+
+class _Split:
+    """Splits rows at random or, where they have a time, at a moment."""
+
+    def __init__(self, moments: Any, classes: bool, random_state: int) -> None:
+        self._moments = moments
+        self._classes = classes
+        self._random_state = random_state
+
+    def take_last(self, X: Any, y: Any, share: float) -> Any:
+        """Return the earlier rows and the latest ones of this share, of X and of y; without a time, drawn ones."""
+        if self._moments is None:
+            stratify = y if self._classes else None
+            return train_test_split(X, y, test_size=share, random_state=self._random_state, stratify=stratify)
+        order = np.argsort(self._moments.loc[X.index], kind="stable")
+        n_kept = len(order) - math.ceil(share * len(order))
+        earlier, latest = order[:n_kept], order[n_kept:]
+        return X.iloc[earlier], X.iloc[latest], y[earlier], y[latest]
+
+
+def _find_clock(frame: Any, time: str) -> Column:
+    """Return the column that orders the rows, as numbers or dates."""
+    found = describe_column(time, frame[time])
+    if found.kind == "key" and frame[time].dtype.kind in "iuf":
+        found = Column(time, "number")
+    if found.kind not in ("number", "date"):
+        raise InvalidInputError(
+            f"Expected a time of numbers or dates. Got {time}, taken as {found.kind}{_explain(found)}. Choose another "
+            "column."
+        )
+    return found
+
+
+def read_time(clock: Column, frame: Any, *, source: str | None = None) -> Any:
+    """Return the time of each row of a table as floats, indexed like it; a missing one is an error."""
+    cells = read_cells(clock, frame[clock.name])
+    raise_problems(cells.problems, index=frame.index, source=source)
+    moments = import_pandas().Series(cells.values, index=frame.index)
+    if moments.isna().any():
+        raise InvalidInputError(
+            f"Expected a time in every row. Got none in {int(moments.isna().sum())} of them, in the column "
+            f"{clock.name}; the first is row {moments.index[moments.isna()][0]}. Fill them in, or drop the rows."
+        )
+    return moments
+
+
+def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> None:
+    """Check before the fit that groups go with the target and the columns."""
+    if groups in ("prediction", "novelty") or (groups == "class" and classes):
+        return
+    kinds = ("number", "boolean", "category")
+    found = next((column for column in columns if column.name == groups), None)
+    if found is None or found.kind not in kinds:
+        got = groups if found is None else f"{groups}, taken as {found.kind}{_explain(found)}"
+        names = join_names([column.name for column in columns if column.kind in kinds])
+        words = "prediction, novelty, class" if classes else "prediction, novelty"
+        raise InvalidInputError(f"Expected groups by {words} or one of the columns {names}. Got {got}. Choose one.")
+
+
+def _explain(column: Column) -> str:
+    return f" ({column.note})" if column.note else ""
 
 
 def _list_frames(model: Any) -> list[str]:

@@ -86,6 +86,7 @@ _CHECKS = {
     "backbone": lambda value: isinstance(value, str),
     "notes": lambda value: _is_list_of(value, str),
     "reference": lambda value: value is None or is_reference(value),
+    "time": lambda value: value is None or (isinstance(value, dict) and parse_column(value) is not None),
     "n_rows": lambda value: (
         isinstance(value, dict) and all(isinstance(value.get(name), int) for name in ("train", "calibration"))
     ),

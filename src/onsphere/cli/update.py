@@ -1,0 +1,72 @@
+"""The command `onsphere update`: labels that have become known, so that intervals or sets keep their coverage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onsphere._internal.atomic_files import check_writable
+from onsphere.cli.console import print_files, print_json, print_message, spin
+from onsphere.cli.model_rows import read_known_rows
+from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet, choose_coverage
+from onsphere.evaluation import find_covered
+from onsphere.table import Column, read_table
+from onsphere.table.fit import read_time
+from onsphere.table.model_file import load_table_model
+
+__all__ = ["update"]
+
+
+def update(
+    model: Model,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default="in its place")] = None,
+    coverage: CoverageOfFit = None,
+    delimiter: Delimiter = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in rows whose target has become known, in the order of time, so that coverage is kept."""
+    saved = model if out is None else out
+    check_writable(saved, data, *([] if out is None else [model]))
+    fitted, summary, columns = load_table_model(model)
+    share = choose_coverage(coverage, summary)
+    with spin("update", hidden=quiet or as_json) as progress:
+        progress("reading")
+        rows = read_known_rows(data, fitted, summary, columns, delimiter)
+        time = None
+        if summary.get("time") is not None:
+            clock = Column(**summary["time"])
+            frame = read_table(data, columns=[clock], delimiter=delimiter)
+            time = read_time(clock, frame.loc[rows.X.index], source=str(data)).to_numpy()
+        progress(f"{len(rows.y):,} labels")
+        result: Any = fitted.assess(rows.X, coverage=share)
+        classes = None if result.prediction_set is None else fitted.classes_
+        was_covered = find_covered(result, rows.y, classes).reshape(len(rows.y), -1).all(axis=1)
+        fitted.update(rows.X, rows.y, time=time)
+        fitted.save(saved, summary=summary)
+    online = fitted.calibration_.online
+    rolling = online.compute_rolling_coverage(share)
+    facts = {
+        "labels": len(rows.y),
+        "labels_so_far": online.n_labels,
+        "coverage_asked": share,
+        "coverage_before": float(was_covered.mean()),
+        "coverage_rolling": float(rolling[-1]),
+        "coverage_rolling_worst": float(rolling.min()),
+    }
+    if as_json:
+        print_json(facts | {"model": saved})
+    elif not quiet:
+        what = "intervals" if classes is None else "sets"
+        print(
+            f"{len(rows.y):,} labels taken in, {online.n_labels:,} so far. The {what} that stood before hold "
+            f"{facts['coverage_before']:.1%} of them, {share:.1%} were asked; kept up to date with each label, they "
+            f"hold {facts['coverage_rolling']:.1%} of the latest {min(500, online.n_labels):,}, and at worst "
+            f"{facts['coverage_rolling_worst']:.1%} of as many."
+        )
+        print_files(model=saved)
+        for note in rows.notes:
+            print_message(f"{note}.")
