@@ -494,6 +494,8 @@ def test_with_a_time_the_past_is_trained_on_and_the_latest_rows_are_measured():
     assert "day" not in fit.X_test
     assert {column.name: column.kind for column in fit.columns}["day"] == "key"
     assert fit.summary()["time"]["kind"] == "number"
+    counted = fit_table(table.sort_values("day"), ["price"], backbone="kernel", time="day")
+    np.testing.assert_array_equal(counted.model.predict(fit.X_test), fit.model.predict(fit.X_test))
     dates = table.assign(day=pd.to_datetime("2024-01-01") + pd.to_timedelta(table["day"], unit="D"))
     other = fit_table(dates, ["price"], backbone="kernel", time="day", groups="street")
     assert other.summary()["time"]["kind"] == "date"
