@@ -206,3 +206,11 @@ def test_classes_that_were_never_trained_on_are_no_group():
     figures = evaluate(model, X[TEST], labels)
     assert set(figures["groups"]) == {"ant", "bee", "cat"}
     assert sum(each["rows"] for each in figures["groups"].values()) == 195
+
+
+def test_chance_counts_weighted_rows_by_what_they_tell():
+    model = HCMRegressor(Ridge()).fit(X[TRAIN], Y[TRAIN, 0])
+    equal = evaluate(model.calibrate(X[HELD], Y[HELD, 0]), X[TEST], Y[TEST, 0])["coverage_by_chance"]
+    weights = np.where(np.arange(200) % 10 == 0, 10.0, 1.0)
+    other = evaluate(model.calibrate(X[HELD], Y[HELD, 0], sample_weight=weights), X[TEST], Y[TEST, 0])
+    assert np.ptp(other["coverage_by_chance"]) > np.ptp(equal)

@@ -70,7 +70,7 @@ def evaluate(
     errors = compute_row_errors(target, result.value)
     classes = None if result.prediction_set is None else model.classes_
     covered = find_covered(result, target, classes).reshape(len(target), -1)
-    chance = find_coverage_range(len(target), len(model.calibration_), coverage, level=0.05)
+    chance = find_coverage_range(len(target), int(model.calibration_.effective_size), coverage, level=0.05)
     figures: dict[str, Any] = {"rows": len(target), "error": compute_error(target, result.value)}
     if classes is None:
         alone = measure_assessment(

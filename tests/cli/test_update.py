@@ -1,6 +1,7 @@
 """Groups and time at the command line, and labels that are taken in later."""
 
 import json
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -103,3 +104,15 @@ def test_the_report_names_the_cure_and_then_the_groups(folder):
     assert "calibrate the model with groups=" in page
     assert "The groups that were calibrated by themselves" in after
     assert "calibrate the model with groups=" not in after
+
+
+def test_a_changed_time_is_rejected(folder):
+    fit("--time", "day")
+    with zipfile.ZipFile("m.onsphere") as old, zipfile.ZipFile("bad.onsphere", "w") as new:
+        manifest = json.loads(old.read("manifest.json"))
+        manifest["summary"]["time"] = {"name": "day", "kind": "guess"}
+        new.writestr("manifest.json", json.dumps(manifest))
+        new.writestr("model.skops", old.read("model.skops"))
+    result = run("update", "bad.onsphere", "data.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "does not say what it should about: time" in result.stderr

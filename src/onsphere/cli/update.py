@@ -60,12 +60,12 @@ def update(
     if as_json:
         print_json(facts | {"model": saved})
     elif not quiet:
-        what = "intervals" if classes is None else "sets"
+        what, n_latest = "intervals" if classes is None else "sets", min(500, online.n_labels)
         print(
             f"{len(rows.y):,} labels taken in, {online.n_labels:,} so far. The {what} that stood before hold "
             f"{facts['coverage_before']:.1%} of them, {share:.1%} were asked; kept up to date with each label, they "
-            f"hold {facts['coverage_rolling']:.1%} of the latest {min(500, online.n_labels):,}, and at worst "
-            f"{facts['coverage_rolling_worst']:.1%} of as many."
+            f"hold {facts['coverage_rolling']:.1%} of the latest {n_latest:,} (at worst "
+            f"{facts['coverage_rolling_worst']:.1%} of any {n_latest:,} in a row)."
         )
         print_files(model=saved)
         for note in rows.notes:

@@ -136,7 +136,7 @@ def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: An
             f"{OWNER} needs a fitted and calibrated model of onsphere. Got {model!r}. "
             "Wrap a plain regressor as HCMRegressor(model), then fit and calibrate it."
         )
-    n_calibration = len(model._require_calibration(OWNER))
+    n_calibration = int(model._require_calibration(OWNER).effective_size)
     check_number(OWNER, "coverage", coverage, above=0, below=1)
     assessment = model.assess(X, coverage=coverage)
     frame = to_frame(model, X)
