@@ -22,7 +22,7 @@ LAYERS = [
     {"decision", "persistence"},
     {"models"},
     {"drift", "evaluation", "plots", "torch"},
-    {"baselines"},
+    {"baselines", "mlflow", "scorers"},
     {"comparison"},
     {"table"},
     {"export", "report"},
@@ -46,6 +46,11 @@ HEAVY = {
     "onnxscript": set(),
     "fastapi": {"service"},
     "ray": set(),
+    "mlflow": set(),
+    "polars": set(),
+    "lightgbm": set(),
+    "xgboost": set(),
+    "catboost": set(),
 }
 
 # The rooms that need torch; others may not import it even when they use it, except where torch itself makes the graph.

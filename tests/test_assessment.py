@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_linnerud
 from sklearn.ensemble import ExtraTreesRegressor
 
-from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor, InvalidTypeError
+from onsphere import AcceptShare, Assessment, HCMClassifier, HCMRegressor, InvalidTypeError, MissingExtraError
 
 X, Y = load_linnerud(return_X_y=True, as_frame=True)
 
@@ -87,3 +87,46 @@ def test_an_index_that_names_no_rows_is_rejected(rows):
     result = Assessment(np.zeros((3, 2)), np.zeros(3))
     with pytest.raises(InvalidTypeError, match=r"Expected rows of an Assessment.*result\.value\[:, 0\]"):
         result[rows]
+
+
+# --- other tables ---
+
+
+def assess_named_rows():
+    rows = X.set_axis([f"row {place}" for place in range(len(X))])
+    return HCMRegressor(small_forest()).fit(rows, Y).assess(rows)
+
+
+def test_the_index_of_a_frame_is_kept():
+    result = assess_named_rows()
+    assert result.to_frame().index.tolist()[:2] == ["row 0", "row 1"]
+    assert result[[3, 1]].to_frame().index.tolist() == ["row 3", "row 1"]
+    assert result[2].index.tolist() == ["row 2"]
+    assert "index" not in result.to_dict()
+
+
+def test_polars_and_arrow_have_the_same_columns_as_the_frame(monkeypatch):
+    import polars
+    import pyarrow
+
+    result = assess_named_rows()
+    frame = result.to_frame()
+    for table in (result.to_polars(), polars.DataFrame(result), pyarrow.table(result).to_pandas()):
+        assert list(table.columns) == list(frame.columns)
+        assert np.array_equal(np.asarray(table["uncertainty"]), frame["uncertainty"])
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(MissingExtraError, match="pip install polars"):
+        result.to_polars()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="pyarrow"):
+        result.__arrow_c_stream__()
+
+
+def test_a_notebook_shows_the_first_rows(monkeypatch):
+    result = assess_named_rows()
+    shown = result._repr_html_()
+    assert "Assessment of 20 rows" in shown
+    assert "row 9" in shown
+    assert "row 10" not in shown
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert result._repr_html_().startswith("<pre>Assessment(value=")

@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.datasets import load_diabetes, load_digits
+from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from onsphere import FrozenHead, HCMClassifier, HCMRegressor, InvalidInputError, InvalidTypeError, compare, metrics
 from onsphere.baselines import KNN, MSP, PostHoc
@@ -159,7 +161,7 @@ def test_a_progress_bar_is_drawn_in_a_terminal(monkeypatch):
         ({}, {}, InvalidTypeError, "non-empty mapping"),
         ([trees()], {}, InvalidTypeError, "non-empty mapping"),
         ({"plain": trees()}, {}, InvalidInputError, "another name"),
-        ({"ridge": Ridge()}, {}, InvalidTypeError, "without predict_uncertainty"),
+        ({"scaler": StandardScaler()}, {}, InvalidTypeError, "without predict"),
         ({"hcm": HCMRegressor}, {}, InvalidTypeError, "must be an instance"),
         ({"hcm": trees(), "knn": KNN()}, {}, InvalidInputError, "Compare them separately"),
         ({"hcm": trees()}, {"coverage": 1.5}, InvalidInputError, "coverage"),
@@ -282,3 +284,17 @@ def test_a_method_is_measured_by_its_total_uncertainty():
     assert result.failures == {}
     scores = {row["method"]: row["AUROC"] for row in result.rows if "AUROC" in row}
     assert scores["all"] > 0.95 > 0.9 > scores["target"]
+
+
+def test_plain_models_are_compared_too_with_intervals_of_one_width():
+    X, y = load_diabetes(return_X_y=True)
+    result = compare({"hcm": trees(), "ridge": Ridge()}, X, y, X_shifted=X + 1, progress=False)
+    hcm, ridge = ({row["method"]: row for row in result.rows}[name] for name in ("hcm", "ridge"))
+    assert {"AUROC", "Spearman"} <= set(hcm)
+    assert not {"AUROC", "Spearman"} & set(ridge)
+    # 88 calibration and 88 test rows have a standard error of 4.5 % together; four are allowed.
+    assert 0.72 < ridge["coverage"] <= 1
+    assert ridge["Winkler"] > ridge["width"] > 0
+    flowers, kinds = load_iris(return_X_y=True)
+    classes = compare({"plain trees": DecisionTreeClassifier(), "msp": MSP()}, flowers, kinds, progress=False)
+    assert classes.rows[1].keys() == {"method", "fit s", "predict ×", "error"}

@@ -537,10 +537,10 @@ def test_zip_bombs_are_not_unpacked(path):
 def test_trees_that_point_outside_are_rejected(backbone, damage, path):
     """Predicting with them would read memory outside the tree, or never end."""
     model = fit_model(HCMRegressor(backbone))
-    inside = (model._frames.error.trees if isinstance(backbone, Ridge) else model.estimator_).estimators_[0]
     has_nodes = not isinstance(backbone, HistGradientBoostingRegressor)
+    inside = model._frames.error.trees if isinstance(backbone, Ridge) else model.estimator_
     if has_nodes:
-        tree = inside.tree_
+        tree = inside.estimators_[0].tree_
         state = tree.__getstate__()
         names, left = ("left_child", "right_child", "feature"), state["nodes"]
     else:

@@ -6,9 +6,10 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from sklearn.linear_model import Ridge
 from sklearn.metrics import auc
 
-from onsphere import InvalidInputError, MissingExtraError, metrics, plots
+from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, metrics, plots
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -69,8 +70,9 @@ def rgb(colour):
 
 
 def test_every_public_plot_is_tested_and_the_rest_are_colours_and_styles():
-    assert sorted(CALLS) == sorted(name for name in plots.__all__ if callable(getattr(plots, name)))
-    assert all(name.isupper() for name in plots.__all__ if name not in CALLS)
+    drawn = [*CALLS, "overview"]  # which draws a figure of its own
+    assert sorted(drawn) == sorted(name for name in plots.__all__ if callable(getattr(plots, name)))
+    assert all(name.isupper() for name in plots.__all__ if name not in drawn)
 
 
 @every_plot
@@ -347,3 +349,12 @@ def test_lines_part_quiet_from_noisy_and_known_from_novel(ax):
             plots.noise_novelty(noise, novelty, **options)
     with pytest.raises(InvalidInputError, match="novelty"):
         plots.noise_novelty(noise, noise)
+
+
+def test_an_overview_of_a_model_in_one_line():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = X[:, 0] + 0.1 * rng.normal(size=200)
+    for frames, n_axes in (("all", 4), ("target", 3)):
+        model = HCMRegressor(Ridge(), frames=frames, calibration="split", random_state=0).fit(X, y)
+        assert len(plots.overview(model, X, y).axes) == n_axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import missing_extra_error
-from onsphere.errors import InvalidTypeError
+from onsphere.errors import InvalidTypeError, MissingExtraError
 
 __all__ = ["Assessment"]
+
+_N_SHOWN = 10  # rows in a notebook
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,8 @@ class Assessment:
         Which classes belong to the conformal set.
     output_names : tuple of str, or None
         Names of the outputs or, for probabilities, of the classes.
+    index : pandas Index or None
+        The labels of the rows, if they came in a DataFrame; `to_frame` keeps them.
 
     Examples
     --------
@@ -92,6 +97,7 @@ class Assessment:
     probabilities: NDArray[np.float64] | None = None
     prediction_set: NDArray[np.bool_] | None = None
     output_names: tuple[str, ...] | None = None
+    index: Any = None
 
     def __len__(self) -> int:
         return len(self.value)
@@ -105,7 +111,8 @@ class Assessment:
             )
         if isinstance(rows, int | np.integer):
             rows = [range(len(self))[rows]]
-        return replace(self, **{name: values[rows] for name, values in self._arrays()})
+        index = None if self.index is None else self.index[rows]
+        return replace(self, index=index, **{name: values[rows] for name, values in self._arrays()})
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return plain lists under the names of the attributes, without those that are None."""
@@ -118,6 +125,34 @@ class Assessment:
             import pandas as pd
         except ImportError:
             raise missing_extra_error("Assessment.to_frame", "pandas", "report") from None
+        return pd.DataFrame(self._list_columns(), index=self.index)
+
+    def to_polars(self) -> Any:
+        """Return a polars DataFrame with the same columns as `to_frame`, without an index."""
+        try:
+            import polars
+        except ImportError:
+            raise MissingExtraError("Assessment.to_polars needs polars. Install it with: pip install polars") from None
+        return polars.DataFrame(self._list_columns())
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the columns of `to_frame` as an Arrow stream, which DuckDB, polars and others read. Needs pyarrow."""
+        try:
+            import pyarrow
+        except ImportError:
+            raise missing_extra_error("An Arrow stream of an Assessment", "pyarrow", "cli") from None
+        return pyarrow.table(self._list_columns()).__arrow_c_stream__(requested_schema)
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table for notebooks."""
+        try:
+            frame = self.to_frame()
+        except MissingExtraError:
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        return f"<p>Assessment of {len(self):,} rows</p>" + frame.head(_N_SHOWN).to_html(float_format="{:.4g}".format)
+
+    def _list_columns(self) -> dict[str, NDArray[Any]]:
+        """Return each array by name; one with several columns becomes as many."""
         columns: dict[str, NDArray[Any]] = {}
         for name, values in self._arrays():
             if values.ndim == 1:
@@ -125,7 +160,7 @@ class Assessment:
             else:
                 names = self.output_names or [str(index) for index in range(values.shape[1])]
                 columns |= {f"{name}_{output}": column for output, column in zip(names, values.T, strict=True)}
-        return pd.DataFrame(columns)
+        return columns
 
     def _arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
         for field in fields(self):

@@ -27,9 +27,10 @@ from onsphere._internal.validation import (
     parameter_error,
     wrap_errors,
 )
+from onsphere.assessment import Assessment
 from onsphere.baselines.detector import Detector
 from onsphere.baselines.posthoc import PostHoc, make_default_classifier
-from onsphere.calibration import rows_needed
+from onsphere.calibration import conformal_quantile, rows_needed
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.evaluation import assess_model, compute_error, measure_assessment
 from onsphere.models import CalibratedModel, ClassificationMixin
@@ -135,8 +136,9 @@ def compare(
     ----------
     methods : mapping of names to models
         Each with `fit`, `predict` and `predict_uncertainty`, like those of onsphere and `onsphere.baselines`; models of
-        onsphere also get intervals or sets. A detector (`KNN()`) judges the plain classifier, which is
-        fitted once for all of them. Models are cloned, and those given are left as they are.
+        onsphere also get intervals or sets. A plain regressor, without an uncertainty, gets intervals of one width by
+        split conformal prediction. A detector (`KNN()`) judges the plain classifier, which is fitted once for all of
+        them. Models are cloned, and those given are left as they are.
     X, y : rows and targets, as in fit
         Classes if the methods are classifiers or detectors, numbers if they are regressors. If none says
         (`FrozenHead` takes both), targets of floats are numbers.
@@ -214,16 +216,30 @@ def _measure(
         model.calibrate(*split.held)
     if plain_seconds is not None:
         row["predict ×"] = _time_median(lambda: _assess_once(model, rows, coverage)) / plain_seconds
-    answer = assess_model(model, rows, coverage=coverage)
+    if hasattr(model, "predict_uncertainty"):
+        answer = assess_model(model, rows, coverage=coverage)
+    else:
+        answer = _assess_plain(model, split, coverage)
     classes = model.classes_ if isinstance(model, ClassificationMixin) and answer.prediction_set is not None else None
     return row | measure_assessment(answer, target, coverage=coverage, classes=classes), answer.uncertainty
+
+
+def _assess_plain(model: Any, split: Split, coverage: float) -> Assessment:
+    """Return predictions without an uncertainty and, for numbers, intervals of one width for each output."""
+    value, uncertainty = np.asarray(model.predict(split.test[0])), np.zeros(len(split.test[1]))
+    if split.test[1].dtype.kind != "f":
+        return Assessment(value, uncertainty)
+    error = np.abs(split.held[1] - np.asarray(model.predict(split.held[0])))
+    half = conformal_quantile(error, coverage)
+    return Assessment(value, uncertainty, lower=value - half, upper=value + half)
 
 
 def _assess_once(model: Any, rows: Any, coverage: float) -> None:
     if isinstance(model, CalibratedModel):
         model.assess(rows, coverage=coverage)
-    else:
-        model.predict(rows)
+        return
+    model.predict(rows)
+    if hasattr(model, "predict_uncertainty"):
         model.predict_uncertainty(rows)
 
 
@@ -249,12 +265,12 @@ def _check_methods(methods: Any) -> None:
     if _PLAIN in methods:
         raise InvalidInputError(f"The name {_PLAIN!r} is that of the plain model. Give the method another name.")
     for name, model in methods.items():
-        needed = ("fit", "score") if isinstance(model, Detector) else ("fit", "predict", "predict_uncertainty")
+        needed = ("fit", "score") if isinstance(model, Detector) else ("fit", "predict")
         missing = [method for method in needed if not hasattr(model, method)]
         if missing or isinstance(model, type):
             raise InvalidTypeError(
                 f"The method {name!r} of compare must be an instance with {', '.join(needed)}. Got {model!r}, without "
-                f"{', '.join(missing) or 'being an instance'}. A plain regressor becomes HCMRegressor(model)."
+                f"{', '.join(missing) or 'being an instance'}."
             )
 
 
@@ -372,6 +388,8 @@ def _add_plain(
 
 def _add_shifted(result: Comparison, name: str, shifted: dict[str, Any], uncertainty: Floats) -> None:
     for column, rows in shifted.items():
+        if not hasattr(result.models[name], "predict_uncertainty"):
+            continue
         try:
             shifted_uncertainty = result.models[name].predict_uncertainty(rows)
             result.rows[-1][column] = metrics.auroc(uncertainty, shifted_uncertainty)

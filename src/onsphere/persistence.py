@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import io
 import json
+import re
 import sys
 import warnings
 import zipfile
@@ -34,6 +36,7 @@ __all__ = [
     "CALIBRATED_BY",
     "FORMAT",
     "get_calibration_method",
+    "list_frames",
     "load",
     "load_with_manifest",
     "make_manifest",
@@ -47,6 +50,9 @@ CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
+# Libraries of boosters, by the package that holds them. Their models hold nothing but parameters and trees.
+_BOOSTERS = {"lightgbm": ("lightgbm",), "xgboost": ("xgboost", "xgboost-cpu"), "catboost": ("catboost",)}
+_BOOSTER_CLASSES = re.compile(r"(Booster|(LGBM|XGB|XGBRF|CatBoost)(Regressor|Classifier|Model)?)$")
 
 # What fitted models of scikit-learn and networks hold beside estimators; trees are checked once they are loaded.
 _PARTS = {
@@ -57,6 +63,8 @@ _PARTS = {
     "builtins.bytes",
     "numpy.dtype",
     "functools.partial",
+    "collections.OrderedDict",
+    "collections.defaultdict",
     "torch.optim.adam.Adam",
     "torch.optim.adamw.AdamW",
     "torch.optim.sgd.SGD",
@@ -81,7 +89,7 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
         ) from None
     _check_names(skops.get_untrusted_types(data=content))
     parts = {_MODEL: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
-    text = to_json(make_manifest(model, summary) | {"parts": parts}, indent=1)
+    text = to_json(make_manifest(model, summary) | {"parts": parts, "needs": _find_boosters(content)}, indent=1)
     with write_atomically(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr(_MANIFEST, text)
         archive.writestr(_MODEL, content)
@@ -135,8 +143,9 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
     try:
         if manifest["format"] == 1:
             content = rename_types(content)
+        _check_libraries(path, manifest)
         found = set(skops.get_untrusted_types(data=content))
-        ours = {name for name in found if name in _PARTS or _is_own_class(name)}
+        ours = {name for name in found if name in _PARTS or _is_own_class(name) or _is_booster(name)}
         unknown = sorted(found - ours - set(trusted))
         if unknown:
             raise InvalidInputError(
@@ -258,6 +267,39 @@ def _is_own_class(name: str) -> bool:
     return isinstance(found, type) and (issubclass(found, BaseEstimator) or is_dataclass(found) or _is_network(found))
 
 
+def _is_booster(name: str) -> bool:
+    """Return whether a type is a model of a library of boosters."""
+    module, _, attribute = name.rpartition(".")
+    return module.partition(".")[0] in _BOOSTERS and _BOOSTER_CLASSES.match(attribute) is not None
+
+
+def _find_boosters(content: bytes) -> dict[str, str]:
+    """Return the libraries of boosters that a model needs to be loaded, with their versions."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        schema = archive.read("schema.json").decode()
+    needed = [library for library in _BOOSTERS if f'"__module__": "{library}.' in schema]
+    return {library: _get_version(library) for library in needed}
+
+
+def _get_version(library: str) -> str:
+    for package in _BOOSTERS[library]:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def _check_libraries(path: str | Path, manifest: dict[str, Any]) -> None:
+    """Check that the libraries are installed that a model needs."""
+    for name, number in (manifest.get("needs") or {}).items():
+        if importlib.util.find_spec(name) is None:
+            raise InvalidInputError(
+                f"Expected {name}, with which the model was made. Got {path} on a machine without it. Install it with: "
+                f"pip install '{name}=={number}'"
+            )
+
+
 def _is_network(kind: type) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
 
@@ -307,7 +349,7 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         # A rule that accepts everything has an infinite one, which JSON cannot hold.
         "threshold": model.threshold_ if model.threshold_ is None or np.isfinite(model.threshold_) else "inf",
         "rule": None if rule is None else repr(rule),
-        "frames": _list_frames(model),
+        "frames": list_frames(model),
         "novelty_threshold": getattr(model, "novelty_threshold_", None),
         "novelty_rule": None if novelty_rule is None else repr(novelty_rule),
         "groups": None if calibration is None or calibration.groups is None else calibration.groups.describe(),
@@ -317,12 +359,16 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _list_frames(model: Any) -> list[str] | None:
+def list_frames(model: Any) -> list[str] | None:
     """Return the frames that were fitted; None for a model of another method."""
     if "frames" not in model.get_params(deep=False):
         return None
     fitted = getattr(model, "_frames", None)
-    return ["target", *(name for name in ("error", "input") if getattr(fitted, name, None) is not None)]
+    has_target = vars(model).get("_layout", {}) is not None
+    return [
+        *(["target"] if has_target else []),
+        *(name for name in ("error", "input") if getattr(fitted, name, None) is not None),
+    ]
 
 
 def get_calibration_method(model: Any) -> str | None:

@@ -41,6 +41,7 @@ __all__ = [
     "evidence",
     "intervals",
     "noise_novelty",
+    "overview",
     "reliability",
     "risk_coverage",
     "roc",
@@ -230,6 +231,38 @@ def intervals(
         _draw_good_and_bad(ax, rank, y, (low <= y) & (y <= high), share, "true value inside", "outside")
     note = _describe_choice(len(rows), len(value))
     return _finish(ax, "Rows in the order of the prediction", "Value", title=note, top=ax.dataLim.y1)
+
+
+def overview(model: Any, X: Any, y: ArrayLike) -> Any:
+    """Draw what a calibrated model for one output is worth on rows with known targets, and return the figure.
+
+    Intervals with the true values, the error if rows are rejected by their uncertainty, uncertainty beside error and,
+    for a model with frames, noise beside novelty.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from onsphere import HCMRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = HCMRegressor(calibration="split", random_state=0).fit(X[:300], y[:300])
+    >>> len(overview(model, X[300:], y[300:]).axes)
+    4
+    """
+    from matplotlib.figure import Figure
+
+    result: Any = model.assess(X)
+    error = np.abs(result.value - np.asarray(y, dtype=np.float64))
+    n_axes = 3 if result.novelty is None else 4
+    figure = Figure(figsize=(11, 4 * (n_axes // 2 + n_axes % 2)), layout="constrained")
+    axes = figure.subplots(2, 2).ravel()
+    intervals(result.value, result.lower, result.upper, y_true=y, ax=axes[0])
+    risk_coverage(error, result.uncertainty, ax=axes[1])
+    uncertainty_error(error, result.uncertainty, ax=axes[2])
+    if result.novelty is None:
+        axes[3].remove()
+    else:
+        noise_novelty(result.noise, result.novelty, accepted=result.accepted, ax=axes[3])
+    return figure
 
 
 def noise_novelty(

@@ -19,9 +19,10 @@ from onsphere import HCMRegressor, InvalidInputError, OnsphereWarning, cli, load
 from onsphere.calibration import find_coverage_range
 from onsphere.cli import console
 from onsphere.cli import table as table_commands
+from onsphere.models import choice
 from onsphere.persistence import read_manifest
 from onsphere.report.formatting import format_number
-from onsphere.table import BACKBONES, backbone_choice, read_table
+from onsphere.table import BACKBONES, read_table
 from onsphere.table import compare as comparing
 from onsphere.table.model_file import read_summary_columns
 
@@ -57,7 +58,7 @@ def folder(tmp_path, monkeypatch, house_model, houses):
 
 def test_one_command_gives_a_model_a_report_and_predictions_that_keep_their_promise(tmp_path, monkeypatch, houses):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(backbone_choice, "BACKBONES", {name: BACKBONES[name] for name in ("kernel",)})
+    monkeypatch.setattr(choice, "CANDIDATES", {name: BACKBONES[name] for name in ("kernel",)})
     houses(560, 2).to_csv("data.csv", index=False)
     result = run("fit", "data.csv", "--target", "price", "--task", "auto", "--save", "m.onsphere", "--report", "r.html")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -342,8 +342,7 @@ def test_noise_of_another_leaf_is_rejected_unless_rounding_decides(numbers, is_t
     monkeypatch.setattr(parity_module, "_DOUBLE", 1e-6)  # more than trees round away
     other, row = copy.deepcopy(model), X[[7]]
     error = other._frames.error
-    rows, outputs = model._predict_outputs(row)
-    value, sigma = model.embedding_.decode(outputs, decoder="mean"), model.embedding_.sigma(outputs)
+    rows, _, value, sigma = model._predict_outputs(row)
     given = error.join_inputs(rows, value, sigma, model._frames.measure_novelty(rows)[1])[0, N_FEATURES]
     tree = next(each.tree_ for each in error.trees.estimators_ if each.tree_.feature[0] == N_FEATURES)
     state = tree.__getstate__()

@@ -144,18 +144,19 @@ def test_pipelines_and_searches_may_handle_missing_values_themselves(backbone, d
 
 def test_weights_reach_the_regressor_inside_another(diabetes):
     X, y = diabetes
-    backbone = TransformedTargetRegressor(Ridge())
     weights = np.where(y > 150, 1.0, 0.0)
-    weighted = HCMRegressor(backbone).fit(X, y, sample_weight=weights).predict(X)
-    assert weighted.mean() > HCMRegressor(backbone).fit(X, y).predict(X).mean() + 20
+    search = GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2)
+    for backbone in (TransformedTargetRegressor(Ridge()), search):
+        weighted = HCMRegressor(backbone).fit(X, y, sample_weight=weights).predict(X)
+        assert weighted.mean() > HCMRegressor(backbone).fit(X, y).predict(X).mean() + 20
     with pytest.raises(InvalidInputError, match="The backbone GridSearchCV of HCMRegressor takes no sample_weight"):
-        HCMRegressor(GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2)).fit(X, y, sample_weight=weights)
+        HCMRegressor(search, frames="target").fit(X, y, sample_weight=weights)
 
 
 def test_a_regressor_that_cannot_be_fitted_per_column_is_rejected(diabetes):
     X, y = diabetes
     with pytest.raises(InvalidTypeError, match="StackingRegressor is for one output"):
-        HCMRegressor(StackingRegressor([("ridge", Ridge())])).fit(X, y)
+        HCMRegressor(StackingRegressor([("ridge", Ridge())])).fit(X, np.column_stack([y, y]))
 
 
 class Fixed(RegressorMixin, BaseEstimator):

@@ -10,10 +10,11 @@ from sklearn.model_selection import ShuffleSplit, train_test_split
 
 from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, Novelty, OnsphereWarning, Tolerance
 from onsphere.calibration import find_coverage_range
+from onsphere.models import choice
+from onsphere.models.choice import _split_folds
 from onsphere.table import (
     BACKBONES,
     Column,
-    backbone_choice,
     compare_table,
     describe_columns,
     evaluate,
@@ -21,7 +22,7 @@ from onsphere.table import (
     read_table,
 )
 from onsphere.table import compare as comparing
-from onsphere.table.backbone_choice import _split_folds, choose_backbone, make_table_model
+from onsphere.table.backbone_choice import choose_table_backbone, make_table_model
 from onsphere.table.prepare import drop_rows_without_target, prepare_table, split_target
 
 OPTIONS = {"task": "auto", "coverage": 0.9, "keys": (), "ignore": (), "test_size": 0.2, "random_state": 0}
@@ -176,16 +177,16 @@ def test_a_rare_class_is_left_out_with_a_note_and_a_small_one_is_kept():
     # Choosing by folds must get by with so few of them, too.
     names = {"kernel": BACKBONES["kernel"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backbone_choice, "BACKBONES", names)
+        patch.setattr(choice, "CANDIDATES", names)
         found = fit_table(frame, ["label"])
-    assert [set(row) for row in found.candidates] == [{"backbone", "error", "Spearman", "coverage", "Brier"}]
+    assert [set(row) for row in found.candidates] == [{"backbone", "error", "coverage", "Brier"}]
 
 
 def test_a_backbone_can_be_chosen_with_many_small_classes():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), 4)
     X = pd.DataFrame({"x": labels + rng.normal(size=80), "w": rng.normal(size=80)})
-    for train, held, test in backbone_choice._split_folds(labels, True, 0):
+    for train, held, test in choice._split_folds(labels, True, 0):
         assert set(labels[train]) == set(labels)
         assert len({*train, *held, *test}) == len(train) + len(held) + len(test) == 80
         assert len(X.iloc[held]) > 0
@@ -273,13 +274,13 @@ def test_a_target_of_text_can_stay_text():
 
 
 def test_the_backbone_with_the_best_score_is_taken(houses, monkeypatch):
-    monkeypatch.setattr(backbone_choice, "BACKBONES", {name: BACKBONES[name] for name in ("kernel", "extra-trees")})
+    monkeypatch.setattr(choice, "CANDIDATES", {name: BACKBONES[name] for name in ("kernel", "extra-trees")})
     told = []
     found = fit_table(houses(120, 0), ["price"], on_progress=told.append)
-    scores = {row["backbone"]: row["Winkler"] for row in found.candidates}
-    assert found.backbone == min(scores, key=scores.get)
+    scores = {row["backbone"]: row["Winkler"] for row in found.candidates if "Winkler" in row}
+    assert scores[found.backbone] <= 1.01 * min(scores.values())
     assert told[:2] == ["trying kernel", "trying extra-trees"]
-    assert told[2] == f"fitting {found.backbone} on 96 rows"
+    assert f"fitting {found.backbone} on 96 rows" in told
 
 
 @pytest.mark.parametrize("name", list(BACKBONES))
@@ -301,8 +302,11 @@ def test_a_table_whose_folds_cannot_all_be_learned_has_no_error_frame(houses):
     columns = describe_columns(frame.drop(columns="price"))
     rows = frame[[column.name for column in columns if column.is_feature]]
     model = make_table_model("hist-gradient-boosting", columns, classes=False)
-    with pytest.warns(OnsphereWarning, match="takes sigma for the noise, because not every fifth of the rows can be"):
+    with pytest.warns(OnsphereWarning, match="takes the spread of the target for the noise, because not every part"):
         model.fit(rows, frame["price"])
+    assert np.ptp(model.assess(rows).noise) == 0
+    with pytest.warns(OnsphereWarning, match="takes sigma for the noise, because not every part of the rows can be"):
+        model.set_params(frames=("target", "error", "input")).fit(rows, frame["price"])
     result = model.assess(rows)
     np.testing.assert_array_equal(result.noise[result.novelty == 0], result.sigma[result.novelty == 0])
     assert np.mean(result.novelty == 0) > 0.9
@@ -333,10 +337,10 @@ def test_an_error_says_that_no_backbone_can_learn(monkeypatch):
     def broken():
         raise InvalidInputError("nothing works")
 
-    monkeypatch.setattr(backbone_choice, "BACKBONES", {"broken": broken})
+    monkeypatch.setattr(choice, "CANDIDATES", {"broken": broken})
     options = {"classes": False, "coverage": 0.9, "random_state": 0, "on_progress": lambda step: None}
-    with pytest.raises(InvalidInputError, match=r"Expected a backbone that can learn this table\. Got: nothing works"):
-        choose_backbone(simple()[["x"]], simple()["y"], [Column("x", "number")], **options)
+    with pytest.raises(InvalidInputError, match=r"Expected a backbone that can learn these rows\. Got: nothing works"):
+        choose_table_backbone(simple()[["x"]], simple()["y"], [Column("x", "number")], **options)
     with pytest.raises(InvalidInputError, match="'backbone' parameter of make_table_model"):
         make_table_model("kernel", [], classes=False)
 
@@ -428,7 +432,7 @@ def test_chance_counts_the_luck_of_the_calibration():
 
 
 def test_methods_are_compared_on_the_same_rows(monkeypatch, houses):
-    monkeypatch.setattr(comparing, "BACKBONES", {"kernel": BACKBONES["kernel"]})
+    monkeypatch.setattr(choice, "CANDIDATES", {"kernel": BACKBONES["kernel"]})
     monkeypatch.setattr(comparing, "find_spec", lambda name: None)
     result = compare_table(houses(150, 0), ["price"], shifted=houses(20, 1).assign(size=1e4), ignore=["rooms"])
     assert [row["method"] for row in result.rows] == ["plain", "HCM kernel"]

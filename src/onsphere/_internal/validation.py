@@ -12,10 +12,12 @@ import sys
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_array, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -156,6 +158,26 @@ def restore_on_error(owner: object) -> Generator[None]:
         vars(owner).clear()
         vars(owner).update(before)
         raise
+
+
+def is_onnx_path(estimator: object) -> bool:
+    """Return whether a parameter is the name of an ONNX file."""
+    return isinstance(estimator, str | Path) and str(estimator).endswith(".onnx")
+
+
+def is_fitted_already(estimator: Any) -> bool:
+    """Return whether an `estimator` parameter is a model that was fitted elsewhere and stays as it is.
+
+    These are a FrozenEstimator of scikit-learn, the name of an ONNX file, and whatever predicts and cannot be fitted:
+    boosters and functions.
+    """
+    if isinstance(estimator, FrozenEstimator) or is_onnx_path(estimator):
+        return True
+    return (
+        not isinstance(estimator, type | str)
+        and not hasattr(estimator, "fit")
+        and (hasattr(estimator, "predict") or callable(estimator))
+    )
 
 
 def is_frame(X: object) -> bool:

@@ -22,9 +22,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeRegressor
 
 from onsphere.errors import InvalidTypeError, MissingExtraError
+from onsphere.export.booster_graphs import get_booster_library, sum_booster
 from onsphere.export.graph_arrays import ROWS, GraphArray, concat
 from onsphere.export.graph_builder import OPSET, import_extra, open_session
 from onsphere.export.tree_graphs import average_forest, sum_boosted_trees
+from onsphere.models.fitted import FittedModel, OnnxModel
 
 __all__ = ["compute_amplification", "convert_steps", "has_trees", "list_steps", "uses_float32"]
 
@@ -41,13 +43,18 @@ def list_steps(backbone: Any) -> list[Any]:
 
 def uses_float32(backbone: Any) -> bool:
     """Return whether a step computes in float32, as networks of torch do."""
-    return any(_is_network(part) for part in _walk_parts(backbone))
+    return any(_is_network(part) or _rounds_sums(part) for part in _walk_parts(backbone))
+
+
+def _rounds_sums(part: Any) -> bool:
+    """Return whether a model adds up in float32: XGBoost, and graphs from elsewhere."""
+    return get_booster_library(part) == "xgboost" or isinstance(part, OnnxModel)
 
 
 def has_trees(backbone: Any) -> bool:
     """Return whether a step is or holds a tree."""
     trees = DecisionTreeRegressor | HistGradientBoostingRegressor
-    return any(isinstance(part, trees) for part in _walk_parts(backbone))
+    return any(isinstance(part, trees) or get_booster_library(part) is not None for part in _walk_parts(backbone))
 
 
 def compute_amplification(backbone: Any) -> float:
@@ -63,6 +70,8 @@ def _walk_parts(backbone: Any) -> Generator[Any]:
     """Yield all steps, and the estimators inside them."""
     for step in list_steps(backbone):
         yield step
+        if isinstance(step, FittedModel):
+            yield from _walk_parts(step.model)
         for inner in getattr(step, "estimators_", ()):
             yield from _walk_parts(inner)
 
@@ -85,6 +94,12 @@ def _convert_step(step: Any, x: GraphArray) -> GraphArray:
             if all(isinstance(each, HistGradientBoostingRegressor) for each in learners):
                 return _convert_boosting(learners, x)
             return concat([convert_steps(list_steps(each), x) for each in learners])
+        case FittedModel():
+            return _convert_fitted(step, x)
+        case HistGradientBoostingRegressor():
+            return _convert_boosting([step], x)
+        case _ if get_booster_library(step) is not None:
+            return sum_booster(x, step)
         case SimpleImputer():
             return _convert_imputer(step, x)
         case Nystroem():
@@ -108,6 +123,28 @@ def _convert_boosting(learners: list[Any], x: GraphArray) -> GraphArray:
             raise _backbone_error(learner, "with categorical features", "Encode them as zeros and ones first.")
     columns = [[tree for step in learner._predictors for tree in step] for learner in learners]
     return sum_boosted_trees(x, columns, np.array([float(learner._baseline_prediction[0, 0]) for learner in learners]))
+
+
+def _convert_fitted(step: FittedModel, x: GraphArray) -> GraphArray:
+    if step.has_classes:
+        raise _backbone_error(step.model, "a fitted classifier", "Export it by itself, or fit an HCMClassifier.")
+    model = step.model
+    if isinstance(model, OnnxModel):
+        return _include_graph(model, x)
+    if not hasattr(model, "predict"):
+        raise _backbone_error(model, "a function", "Put it in an ONNX file, and pass the name of the file.")
+    return convert_steps(list_steps(model), x)
+
+
+def _include_graph(model: OnnxModel, x: GraphArray) -> GraphArray:
+    onnx = import_extra("onnx", "ONNX export")
+    graph = onnx.load_from_string(model.content)
+    kind = np.float64 if model._open().get_inputs()[0].type == "tensor(double)" else np.float32
+    rows = x.cast(kind)
+    found = model.predict(np.zeros((1, x.shape[-1])))
+    included = GraphArray(x.graph, x.graph.include_model(graph, rows.name), (ROWS, *found.shape[1:]), found.dtype)
+    table = included if found.ndim == 2 else included.apply("Reshape", np.array([-1, 1]), shape=(ROWS, 1))
+    return table.cast(np.float64)
 
 
 def _convert_imputer(step: Any, x: GraphArray) -> GraphArray:

@@ -113,9 +113,7 @@ def _split_steps(model: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: _Asked) -> Outputs:
-    columns: Any = split_columns(table, **model._layout)
-    sigma: Any = model.embedding_.sigma(columns)
-    value: Any = model.embedding_.decode(columns, decoder=model.decoder)
+    columns, value, sigma = model._read_table(table)
     measured: Any = model._measure(numbers, value, sigma, predict=lambda trees, rows: convert_steps([trees], rows))
     if model._frames is not None:
         measured = Measured(*(None if part is None else hide_lost_rows(table, part) for part in measured))
@@ -125,7 +123,7 @@ def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: _Aske
 
 def _convert_numbers(model: Any, value: GraphArray, measured: Any, uncertainty: Any, asked: _Asked) -> Outputs:
     outputs = {"value": _shape_like_target(model, value), "uncertainty": uncertainty}
-    outputs["sigma"] = _shape_like_target(model, measured.sigma)
+    outputs["sigma"] = _shape_like_target(model, model._calibrate_sigma(measured.sigma))
     if model.calibration_ is not None:
         source: Any = {"column": asked.column, "value": value, "missed": measured.missed}
         widths = compute_half_widths(model.calibration_, asked.coverage, **source)

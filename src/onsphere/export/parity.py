@@ -134,20 +134,20 @@ def _find_tied_leaves(model: Any, X: Any, rows: NDArray[np.intp], rounding: floa
     error = _get_error_trees(model)
     if error is None:
         return rows[:0]
-    numbers, outputs = model._predict_outputs(_safe_indexing(X, rows))
-    value, sigma = model.embedding_.decode(outputs, decoder=model.decoder), model.embedding_.sigma(outputs)
+    numbers, _, value, sigma = model._predict_outputs(_safe_indexing(X, rows))
     missed = model._frames.measure_novelty(numbers)[1]
     size = np.abs(value) + error.unit
-    # The square of sigma is off by ε, so sigma itself by ε/σ.
-    nudges = {"value": rounding * size, "sigma": rounding * size**2 / np.maximum(sigma, rounding**0.5 * size)}
+    nudges = {"value": rounding * size}
+    if sigma is not None:  # its square is off by ε, so sigma itself by ε/σ
+        nudges["sigma"] = rounding * size**2 / np.maximum(sigma, rounding**0.5 * size)
     leaves = error.trees.apply(error.join_inputs(numbers, value, sigma, missed))
     tied = np.zeros(len(rows), dtype=np.bool_)
     for name, nudge in nudges.items():
         for output in range(value.shape[1]):
             for sign in (-1.0, 1.0):
-                moved = {"value": value.copy(), "sigma": sigma.copy()}
+                moved: dict[str, Any] = {"value": value.copy(), "sigma": None if sigma is None else sigma.copy()}
                 moved[name][:, output] += sign * nudge[:, output]
-                moved["sigma"] = np.maximum(moved["sigma"], 0.0)
+                moved["sigma"] = None if sigma is None else np.maximum(moved["sigma"], 0.0)
                 inputs = error.join_inputs(numbers, moved["value"], moved["sigma"], missed)
                 tied |= np.any(error.trees.apply(inputs) != leaves, axis=1)
     return rows[tied]
@@ -188,7 +188,8 @@ class _Bounds:
         self._is_numeric = "value" in answers
         spread = model.spread_ if self._is_numeric else np.ones(1)
         self._ordinary = np.where(spread == 0, 1.0, spread)
-        self._length = np.maximum(np.nan_to_num(length, nan=1.0), 1.0)
+        n_rows = len(answers["uncertainty"])
+        self._length = np.ones(n_rows) if length is None else np.maximum(np.nan_to_num(length, nan=1.0), 1.0)
         ordinary = model._get_ordinary()
         # Where novelty sets in, it grows by so much with the shortfall.
         self._slope = 0.0 if ordinary is None else 1.0 / (ordinary * (1.0 - ordinary))

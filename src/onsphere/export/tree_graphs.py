@@ -17,14 +17,14 @@ from onsphere._internal.validation import Floats
 from onsphere.export.graph_arrays import ROWS, GraphArray, hide_infinite_rows
 from onsphere.export.graph_builder import ML
 
-__all__ = ["average_forest", "look_up_steps", "sum_boosted_trees"]
+__all__ = ["Tree", "add_ensemble", "average_forest", "look_up_steps", "sum_boosted_trees"]
 
 _SUM, _AT_MOST = 1, 0  # the operator's codes for them
 _N_NODES = 2**16  # of trees that are run together: some megabytes
 
 
 @dataclass(frozen=True, eq=False)
-class _Tree:
+class Tree:
     """Nodes, the root first; an inner node goes left if its feature is at most its threshold."""
 
     is_leaf: NDArray[np.bool_]
@@ -36,7 +36,7 @@ class _Tree:
 
 
 # The operator has no lone leaf: it wants a node whose sides are the same leaf.
-_LONE_LEAF = _Tree(
+_LONE_LEAF = Tree(
     np.array([False, True]), np.ones(2, int), np.ones(2, int), np.zeros(2, int), np.zeros(2), np.zeros(2, bool)
 )
 
@@ -80,7 +80,7 @@ def _find_leaves(x: GraphArray, trees: list[Any]) -> GraphArray:
     values = [tree.value[:, :, 0][part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
     ends = np.cumsum([len(each) for each in values])
     numbers = np.split(np.arange(ends[-1], dtype=np.float64), ends[:-1])
-    index = _add_ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64)
+    index = add_ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64)
     table = index.to_array(np.concatenate(values))
     return table.apply("Gather", index, shape=(ROWS, len(trees), table.shape[1]), axis=0)
 
@@ -92,7 +92,7 @@ def sum_boosted_trees(x: GraphArray, columns: list[list[Any]], baselines: Floats
     parts = [_read_tree(nodes, nodes["is_leaf"].astype(np.bool_), *fields) for nodes in trees]
     weights = [nodes["value"][part.is_leaf] for nodes, part in zip(trees, parts, strict=True)]
     targets = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
-    return _add_ensemble(x, parts, weights, targets, len(columns)) + baselines
+    return add_ensemble(x, parts, weights, targets, len(columns)) + baselines
 
 
 def look_up_steps(x: GraphArray, steps: Floats, levels: Floats) -> GraphArray:
@@ -113,18 +113,18 @@ def look_up_steps(x: GraphArray, steps: Floats, levels: Floats) -> GraphArray:
     grow(0, len(steps))
     is_leaf, left, right, thresholds = (np.array(column) for column in zip(*nodes, strict=True))
     zeros = np.zeros(len(nodes), dtype=np.int64)
-    tree = _Tree(is_leaf, left, right, zeros, thresholds, zeros > 0)
-    return _add_ensemble(x, [tree], [np.array(weights)], np.zeros(1, dtype=np.int64), 1)
+    tree = Tree(is_leaf, left, right, zeros, thresholds, zeros > 0)
+    return add_ensemble(x, [tree], [np.array(weights)], np.zeros(1, dtype=np.int64), 1)
 
 
-def _read_tree(nodes: Any, is_leaf: NDArray[np.bool_], *fields: str) -> _Tree:
+def _read_tree(nodes: Any, is_leaf: NDArray[np.bool_], *fields: str) -> Tree:
     """Read the nodes of scikit-learn, whose fields for left, right, feature and threshold differ between its trees."""
     left, right, feature, threshold = (nodes[field] for field in fields)
-    return _Tree(is_leaf, left, right, feature, threshold, nodes["missing_go_to_left"])
+    return Tree(is_leaf, left, right, feature, threshold, nodes["missing_go_to_left"])
 
 
-def _add_ensemble(
-    x: GraphArray, trees: list[_Tree], weights: list[Any], targets: NDArray[Any], n_targets: int
+def add_ensemble(
+    x: GraphArray, trees: list[Tree], weights: list[Any], targets: NDArray[Any], n_targets: int
 ) -> GraphArray:
     """Return for each target the sum of the leaves that a row reaches, one in each of its trees."""
     parts: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ def _add_ensemble(
     )
 
 
-def _number_nodes(tree: _Tree, first_node: int, first_leaf: int) -> dict[str, Any]:
+def _number_nodes(tree: Tree, first_node: int, first_leaf: int) -> dict[str, Any]:
     """Return the inner nodes, with numbers that count inner nodes and leaves of all trees, each by themselves."""
     inner = ~tree.is_leaf
     number = np.where(inner, np.cumsum(inner) - 1 + first_node, np.cumsum(tree.is_leaf) - 1 + first_leaf)

@@ -6,7 +6,7 @@ A backbone learns one table: the columns of the direction, then the magnitude an
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -19,28 +19,67 @@ from onsphere._internal.validation import (
     check_rows,
     check_takes_weights,
     has_only_numbers,
+    is_fitted_already,
     is_frame,
     make_random_state,
     missing_frame_error,
     wrap_backbone_errors,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.models.fitted import FittedModel
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
     "BackboneModel",
+    "encode_categories",
     "encode_rows",
     "find_table",
     "fit_backbone",
     "get_input_tags",
     "get_learner",
+    "is_fitted_per_column",
     "join_columns",
+    "learns_several_columns",
     "make_default_backbone",
     "predict_columns",
+    "predicts_by_leaves",
     "prepare_backbone",
     "set_random_states",
     "split_columns",
 ]
+
+
+def learns_several_columns(backbone: Any) -> bool:
+    """Return whether a backbone learns all columns at once, or is fitted once per column."""
+    # XGBoost takes several columns, and grows trees for each.
+    library = type(get_learner(backbone)[1]).__module__.partition(".")[0]
+    return get_tags(backbone).target_tags.multi_output and library != "xgboost"
+
+
+def predicts_by_leaves(backbone: Any) -> bool:
+    """Return whether the learner of a backbone is made of trees, and predicts what their leaves hold."""
+    from sklearn.ensemble import (
+        ExtraTreesClassifier,
+        ExtraTreesRegressor,
+        GradientBoostingClassifier,
+        GradientBoostingRegressor,
+        HistGradientBoostingClassifier,
+        HistGradientBoostingRegressor,
+        RandomForestClassifier,
+        RandomForestRegressor,
+    )
+    from sklearn.tree import BaseDecisionTree
+
+    learner = get_learner(backbone)[1]
+    if is_fitted_per_column(learner):
+        learner = learner.estimator
+    if isinstance(learner, FittedModel):
+        learner = get_learner(learner.model)[1]
+    forests = ExtraTreesClassifier | ExtraTreesRegressor | RandomForestClassifier | RandomForestRegressor
+    boosted = GradientBoostingClassifier | GradientBoostingRegressor
+    boosted |= HistGradientBoostingClassifier | HistGradientBoostingRegressor
+    library = type(learner).__module__.partition(".")[0]
+    return library in ("lightgbm", "xgboost", "catboost") or isinstance(learner, forests | boosted | BaseDecisionTree)
 
 
 def make_default_backbone() -> Any:
@@ -51,14 +90,12 @@ def make_default_backbone() -> Any:
 
 
 def prepare_backbone(owner: object, estimator: Any, random_state: int | np.random.RandomState | None) -> Any:
-    """Return a fresh multi-output copy of the estimator, or of the default one for None.
+    """Return a fresh copy of the estimator, or of the default one for None.
 
-    Every `random_state` of the copy that is None is set from the given one. A regressor for one output, alone or
-    as the last step of a pipeline, is wrapped so that it learns one copy of itself per column.
+    Every `random_state` of the copy that is None is set from the given one.
     """
     backbone = make_default_backbone() if estimator is None else _check_and_clone(owner, estimator)
-    set_random_states(owner, backbone, random_state)
-    return backbone if get_tags(backbone).target_tags.multi_output else _fit_per_column(backbone)
+    return set_random_states(owner, backbone, random_state)
 
 
 def set_random_states(owner: object, model: Any, random_state: int | np.random.RandomState | None) -> Any:
@@ -82,10 +119,15 @@ def get_input_tags(estimator: Any) -> tuple[bool, bool]:
     """
     if estimator is None:
         estimator = make_default_backbone()
+    if isinstance(estimator, str) and estimator == "auto":
+        return True, False
+    if is_fitted_already(estimator):
+        return True, hasattr(estimator, "__sklearn_tags__") and get_tags(estimator).input_tags.sparse
     if not hasattr(estimator, "__sklearn_tags__"):
         return False, False
     tags = get_tags(estimator).input_tags
-    holds_others = any(hasattr(value, "fit") for value in estimator.get_params(deep=True).values())
+    parts: Any = estimator.get_params(deep=True).values()  # type: ignore[reportAttributeAccessIssue]
+    holds_others = any(hasattr(value, "fit") for value in parts)
     return tags.allow_nan or holds_others, tags.sparse
 
 
@@ -122,7 +164,8 @@ def _fit_per_column(backbone: Any) -> Any:
     )
 
 
-def _is_fitted_per_column(learner: Any) -> bool:
+def is_fitted_per_column(learner: Any) -> bool:
+    """Return whether a learner holds a copy of itself for each column."""
     from sklearn.multioutput import MultiOutputRegressor
 
     return isinstance(learner, MultiOutputRegressor)
@@ -144,6 +187,9 @@ def get_learner(backbone: Any) -> tuple[Any, Any]:
 
 # A sparse table with more columns than this is not made dense.
 _MOST_SPARSE_COLUMNS = 5_000
+
+# Of a column of categories that have a column of zeros and ones of their own; the rarer ones share one.
+_MOST_CATEGORIES = 30
 
 
 def find_table(backbone: Any, rows: Any) -> tuple[int, Floats] | None:
@@ -169,8 +215,24 @@ def _picks_columns(step: Any, rows: Any) -> bool:
     return kept < {str(name) for name in rows.columns}
 
 
-def encode_rows(backbone: Any, rows: Any, n_steps: int) -> Floats:
-    """Return rows as the table of floats that these first steps of a fitted backbone make of them."""
+def encode_categories(rows: Any) -> tuple[Any, Floats] | None:
+    """Return an encoder for a table of numbers and pandas' categories, and its numbers; None for any other table."""
+    kinds = [str(kind) for kind in rows.dtypes] if is_frame(rows) else []
+    names = [name for name, kind in zip(getattr(rows, "columns", ()), kinds, strict=True) if kind == "category"]
+    if not names or not has_only_numbers(rows.drop(columns=names)):
+        return None
+    from sklearn.compose import ColumnTransformer
+    from sklearn.preprocessing import OneHotEncoder
+
+    one_hot = OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=_MOST_CATEGORIES, sparse_output=False)
+    encoder = ColumnTransformer([("categories", one_hot, names)], remainder="passthrough")
+    return encoder, np.asarray(encoder.fit_transform(rows), dtype=np.float64)
+
+
+def encode_rows(backbone: Any, rows: Any, n_steps: int, encoder: Any = None) -> Floats:
+    """Return rows as the table of floats that these first steps of a fitted backbone, or an encoder, make of them."""
+    if encoder is not None:
+        return np.asarray(encoder.transform(rows), dtype=np.float64)
     numbers = _to_floats(backbone[:n_steps].transform(rows) if n_steps else rows)
     if numbers is None:
         raise InvalidInputError(
@@ -195,32 +257,87 @@ def _to_floats(rows: Any) -> Floats | None:
 
 
 def fit_backbone(
-    owner: object, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any] | None
+    owner: object,
+    backbone: Any,
+    X: Any,
+    columns: Floats,
+    weights: Floats | None,
+    layout: dict[str, Any] | None,
+    *,
+    eval_set: Any = None,
 ) -> Any:
     """Fit the backbone, with weights if there are any.
+
+    A regressor for one output, alone or as the last step of a pipeline, learns a copy of itself for each of several
+    columns.
 
     A backbone whose `fit` has a parameter `column_layout` gets the arguments of `split_columns`, so that it can weigh
     the columns as the paper does.
     """
+    if columns.ndim > 1 and columns.shape[1] > 1 and not get_tags(backbone).target_tags.multi_output:
+        backbone = _fit_per_column(backbone)
     last = _get_last_step(backbone)
     learner = backbone if last is None else backbone[-1]
     options: dict[str, Any] = {}
     if "column_layout" in inspect.signature(learner.fit).parameters:
         options["column_layout"] = layout
+    if eval_set is not None:
+        _check_takes_eval_set(owner, backbone, layout)
+        if "eval_X" in inspect.signature(learner.fit).parameters:  # LightGBM since 4.7
+            options["eval_X"], options["eval_y"] = (tuple(part) for part in zip(*eval_set, strict=True))
+        else:
+            options["eval_set"] = eval_set
     if weights is not None:
-        wrapped = _is_fitted_per_column(learner)
+        wrapped = is_fitted_per_column(learner)
         check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
         options["sample_weight"] = weights
     if last is not None:
         options = {f"{last}__{name}": value for name, value in options.items()}
-    with wrap_backbone_errors(owner, backbone, "be fitted"):
-        return backbone.fit(X, columns, **options)
+    if columns.ndim > 1 and columns.shape[1] == 1:  # a plain target
+        columns = columns[:, 0]
+    try:
+        with wrap_backbone_errors(owner, backbone, "be fitted"):
+            return backbone.fit(X, columns, **options)
+    except InvalidInputError as error:
+        hint = _find_hint(str(error), layout)
+        if not hint:
+            raise
+        raise InvalidInputError(f"{error} {hint}") from error
+
+
+def _find_hint(problem: str, layout: dict[str, Any] | None) -> str:
+    """Return what helps against a known problem of a backbone, or ""."""
+    if "could not convert string" in problem:
+        return (
+            "For a table with text, categories or dates use onsphere.table.fit_table, or put an encoder before the "
+            "regressor in a Pipeline."
+        )
+    if "negative" in problem and layout is not None and layout["mean"]:
+        return (
+            "Whatever the target, its directions are negative for some rows. Fit with frames=('error', 'input'), which "
+            "needs no directions."
+        )
+    return ""
+
+
+def _check_takes_eval_set(owner: object, backbone: Any, layout: dict[str, Any] | None) -> None:
+    """Check that a backbone can be fitted with rows to stop early by, whose targets are plain ones."""
+    takes = "eval_set" in inspect.signature(backbone.fit).parameters
+    if layout is not None or not takes:
+        why = "learns directions beside the value" if takes else "takes none in fit"
+        raise InvalidInputError(
+            f"The backbone {type(backbone).__name__} of {type(owner).__name__} {why}, so it cannot be fitted with an "
+            "eval_set. Use boosting of LightGBM, XGBoost or CatBoost for one output, not in a pipeline, and "
+            "frames='all' or ('error', 'input')."
+        )
 
 
 def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:
     """Return the predictions of the backbone, a finite table with this many columns."""
     with wrap_backbone_errors(owner, backbone, "predict"):
         table = np.asarray(backbone.predict(X), dtype=np.float64)
+        if table.ndim == 1 == n_columns:
+            table = table[:, None]
         if table.ndim != 2 or table.shape[1] != n_columns:
             raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")
         if not np.isfinite(table).all():
@@ -262,14 +379,41 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         tags.target_tags.required = True
         return tags
 
+    def _is_auto(self) -> bool:
+        return isinstance(self.estimator, str) and self.estimator == "auto"
+
+    def _clone_chosen(self) -> Any:
+        """Return an unfitted copy; a backbone that was chosen is not chosen again."""
+        fold: Any = clone(self)
+        if self._is_auto():
+            fold.estimator = clone(self.estimator_)
+        return fold
+
+    @property
+    def novelty_importances_(self) -> Floats:
+        """The weight of each number that the input frame sees in novelty, (p,); they sum to 1."""
+        check_fitted(self, "estimator_")
+        if self._frames is None or self._frames.input is None:
+            raise missing_frame_error(self, "novelty_importances_", "input")
+        spread = self._frames.input.landmarks.var(axis=0)
+        if self._frames.input.takes_missing:  # which has a second column for each
+            spread = spread.reshape(2, -1).sum(axis=0)
+        return spread / max(spread.sum(), 1e-300)
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; those of the default backbone too, under estimator__ and their names."""
+        if self.estimator is None and any(name.startswith("estimator__") for name in params):
+            self.estimator = make_default_backbone()
+        return super().set_params(**params)
+
     def _run_backbone(self, X: Any, n_columns: int) -> tuple[Floats | None, Floats]:
         """Return the numbers that the frames see (None without frames) and what the backbone predicts, in one pass."""
         rows = self._check_rows(X)
-        if self._frames is None:
+        if self._frames is None or self._frames.n_steps is None:
             return None, predict_columns(self, self.estimator_, rows, n_columns)
-        n_steps = self._frames.n_steps
+        n_steps, encoder = self._frames.n_steps, self._frames.encoder
         with wrap_backbone_errors(self, self.estimator_, "predict"):
-            numbers = encode_rows(self.estimator_, rows, n_steps)
+            numbers = encode_rows(self.estimator_, rows, n_steps, encoder)
         if n_steps == 0:
             return numbers, predict_columns(self, self.estimator_, rows, n_columns)
         return numbers, predict_columns(self, self.estimator_[n_steps:], numbers, n_columns)
@@ -279,7 +423,8 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         rows = self._check_rows(X)
         if self._frames is None or self._frames.input is None:
             raise missing_frame_error(self, "select", "input")
-        return self._frames.input, self._frames.input.place(encode_rows(self.estimator_, rows, self._frames.n_steps))
+        numbers = encode_rows(self.estimator_, rows, self._frames.n_steps, self._frames.encoder)
+        return self._frames.input, self._frames.input.place(numbers)
 
     def _check_rows(self, X: Any, *, fitting: bool = False) -> Any:
         if not fitting:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
+from sklearn.utils.parallel import Parallel, delayed
 
 from onsphere import persistence
 from onsphere._internal.row_hashes import hash_rows, make_indexable
@@ -111,8 +112,9 @@ class CalibratedModel:
         The largest shortfall of the landmarks that is accepted.
     """
 
-    calibration: str | float | None
+    calibration: Any
     random_state: int | np.random.RandomState | None
+    n_jobs: int | None = None
     calibration_: Calibration | None
     threshold_: float | None
     novelty_threshold_: float | None = None
@@ -174,7 +176,7 @@ class CalibratedModel:
                 features, target = make_indexable(X), make_indexable(y)
                 splitter = self._make_splitter(target, fraction)
                 parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
-            if fraction == "cv":
+            if fraction == "cv" or len(parts) > 1:
                 self._fit_and_remember(X, y, sample_weight)
                 self._set_calibration(self._calibrate_on_folds(parts, features, target, weights), on_folds=True)
             else:
@@ -204,12 +206,17 @@ class CalibratedModel:
             return 0.2
         if isinstance(given, float | np.floating) and 0 < given < 1:
             return float(given)
-        raise parameter_error(self, "calibration", "None, 'split', 'cv' or a float in (0, 1)", given)
+        if _is_splitter(given):
+            return "given"
+        expected = "None, 'split', 'cv', a float in (0, 1), or a splitter or list of folds as in scikit-learn"
+        raise parameter_error(self, "calibration", expected, given)
 
     def _make_splitter(self, y: Any, fraction: str | float) -> Any:
         """Return a splitter of scikit-learn that holds out a share of the rows or, for "cv", each fold in turn."""
-        from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
+        from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit, check_cv
 
+        if fraction == "given":
+            return check_cv(self.calibration, y, classifier=self._has_classes(y))
         n_folds, by_fold, by_share = _N_FOLDS, KFold, ShuffleSplit
         if self._has_classes(y):
             smallest = int(np.unique(check_labels(self, y), return_counts=True)[1].min())
@@ -224,13 +231,15 @@ class CalibratedModel:
         return by_share(1, test_size=float(fraction), random_state=self.random_state)
 
     def _calibrate_on_folds(self, folds: Sequence[Any], X: Any, y: Any, weights: Any) -> Calibration:
-        parts: list[Any] = []
-        for kept, held in folds:
-            fold: Any = clone(self)
-            fold._fit(*_take(kept, X, y, weights))
-            X_held, y_held = _take(held, X, y)
-            parts.append(fold._predict(X_held).calibrate(fold, y_held))
+        parts: Any = Parallel(n_jobs=self.n_jobs)(
+            delayed(_calibrate_fold)(self._make_fold(), _take(kept, X, y, weights), _take(held, X, y))
+            for kept, held in folds
+        )
         return type(parts[0]).join(parts)
+
+    def _make_fold(self) -> Any:
+        """Return an unfitted copy, to be fitted on a fold."""
+        return clone(self)
 
     def calibrate(
         self,
@@ -519,6 +528,7 @@ class CalibratedModel:
                 fields["reason"] = self._find_reasons(prediction)
                 fields["accepted"] = fields["reason"] == ""
         fields["missed"] = prediction.missed
+        fields["index"] = X.index if hasattr(X, "iloc") else None
         return Assessment(value=prediction.get_value(self), uncertainty=prediction.uncertainty, **fields)
 
     def _find_reasons(self, prediction: Prediction) -> NDArray[np.str_]:
@@ -549,6 +559,19 @@ class CalibratedModel:
         """
         check_fitted(self, "estimator_")
         return persistence.save(self, path, summary=summary)
+
+
+def _is_splitter(given: Any) -> bool:
+    """Return whether a parameter is a splitter of scikit-learn, or a list of pairs of rows."""
+    if isinstance(given, list | tuple):
+        return bool(given) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in given)
+    return hasattr(given, "split") and not isinstance(given, str | type)
+
+
+def _calibrate_fold(model: Any, kept: list[Any], held: list[Any]) -> Calibration:
+    """Fit a model on some rows, and compare it with the truth on others."""
+    model._fit(*kept)
+    return model._predict(held[0]).calibrate(model, held[1])
 
 
 def _require_frame(owner: object, caller: str, frame: str, values: Floats | None) -> Floats:

@@ -17,11 +17,22 @@ from onsphere._internal.validation import (
     check_option,
     check_same_length,
     check_sample_weight,
+    is_fitted_already,
     restore_on_error,
 )
 from onsphere.calibration import ClassCalibration
-from onsphere.models.backbone import BackboneModel, fit_backbone, join_columns, prepare_backbone, split_columns
+from onsphere.errors import InvalidInputError
+from onsphere.models.backbone import (
+    BackboneModel,
+    fit_backbone,
+    join_columns,
+    predict_columns,
+    prepare_backbone,
+    split_columns,
+)
 from onsphere.models.base import CalibratedModel
+from onsphere.models.choice import choose_for
+from onsphere.models.fitted import check_n_features, wrap_fitted
 from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
 from onsphere.sphere import OneHot, geometry, scores
 from onsphere.sphere.geometry import Array, SphericalOutput
@@ -192,9 +203,11 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
 
     Parameters
     ----------
-    estimator : regressor, optional
-        The backbone, a regressor because it learns directions. By default
-        ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2).
+    estimator : regressor, "auto", a fitted classifier, or None
+        The backbone, a regressor because it learns directions; by default
+        ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2). "auto" chooses one. A FrozenEstimator of a fitted
+        classifier, a booster, a function of rows or the name of an ONNX file stays as it is: its probabilities are the
+        direction, and `fit` learns the novelty from rows that it has not seen.
     frames : "all", "target", or a tuple of "target" and "input", default "all"
         "target" alone is the paper's method; "input" adds novelty. Where a row is novel, the probabilities go over to
         equal ones, so that sets of classes grow.
@@ -206,6 +219,8 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         The rows `fit` keeps back to calibrate on; see `HCMRegressor`. They are stratified by class, which the guarantee
         strictly does not allow for but which hardly changes coverage. With "cv", a class with fewer than five rows
         reduces the number of folds to its number of rows.
+    n_jobs : int, optional
+        How many fits run at once: of the folds of "cv", of the error frame, and of the candidates of "auto".
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -242,27 +257,58 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         frames: str | Collection[str] = "all",
         uncertainty_score: str = "violation",
         calibration: str | float | None = None,
+        n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.estimator = estimator
         self.frames = frames
         self.uncertainty_score = uncertainty_score
         self.calibration = calibration
+        self.n_jobs = n_jobs
         self.random_state = random_state
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._check_score()
         asked = check_frames(self, ("target", "input"))
-        backbone = prepare_backbone(self, self.estimator, self.random_state)
+        fitted = wrap_fitted(self, self.estimator, has_classes=True) if is_fitted_already(self.estimator) else None
+        backbone = fitted or (None if self._is_auto() else prepare_backbone(self, self.estimator, self.random_state))
         rows = self._check_rows(X, fitting=True)
         labels = self._check_labels(y)
         check_same_length(rows, labels)
+        if backbone is None:
+            chosen, self.candidates_ = choose_for(self, rows, labels, has_classes=True)
+            backbone = prepare_backbone(self, chosen, self.random_state)
         weights = check_sample_weight(sample_weight, rows)
+        if fitted is not None:
+            check_n_features(self, fitted, rows)
+            self._take_classes(fitted.model, labels)
         columns = join_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
-        self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
+        self.estimator_ = fitted or fit_backbone(self, backbone, rows, columns, weights, self._layout)
+        if fitted is not None:
+            predict_columns(self, fitted, rows, len(self.classes_))  # as many probabilities as classes
         found = find_numbers(self, self.estimator_, rows) if "input" in asked else None
-        self._frames = None if found is None else Frames(found[0], fit_novelty(self, found[1], columns, weights)[0])
+        self._frames = None
+        if found is not None:
+            input_frame = fit_novelty(self, found.table, columns, weights)[0]
+            self._frames = Frames(found.n_steps, input_frame, encoder=found.encoder)
+
+    def _make_fold(self) -> Any:
+        return self._clone_chosen()
+
+    def _take_classes(self, model: Any, labels: NDArray[Any]) -> None:
+        """Take over the classes of a fitted model, if it names them."""
+        known = getattr(model, "classes_", None)
+        if known is None:
+            return
+        unknown = np.setdiff1d(labels, known)
+        if len(unknown):
+            raise InvalidInputError(
+                f"Expected labels that the fitted {type(model).__name__} knows: {', '.join(map(str, known))}. Got "
+                f"{', '.join(map(str, unknown))} too. Drop these rows, or pass a model that was trained on them."
+            )
+        self.embedding_ = OneHot().fit(np.asarray(known))
+        self.classes_ = self.embedding_.classes_
 
     def _predict(self, X: Any) -> ClassPrediction:
         check_fitted(self, "estimator_")

@@ -16,19 +16,19 @@ from array_api_compat import array_namespace
 
 from onsphere._internal.validation import Floats, parameter_error
 from onsphere.errors import OnsphereWarning
-from onsphere.models.backbone import find_table, get_input_tags, get_learner
-from onsphere.models.noise import ErrorFrame, has_mean_leaves
+from onsphere.models.backbone import encode_categories, find_table, get_input_tags, predicts_by_leaves
+from onsphere.models.noise import ErrorFrame
 from onsphere.models.novelty import InputFrame, compute_novelty, find_relevance, fit_input_frame
 from onsphere.sphere import scores
 from onsphere.sphere.geometry import Array
 
-__all__ = ["FRAMES", "Frames", "Measured", "check_frames", "find_numbers", "fit_novelty"]
+__all__ = ["FRAMES", "Frames", "Measured", "Numbers", "check_frames", "find_numbers", "fit_novelty"]
 
 FRAMES = ("target", "error", "input")
 
-# The share of training rows on which the total counts on the model alone. Beyond its data a forest repeats a leaf and
-# errs by no more than the target varies; any other model may err by much more, so doubt begins earlier.
-_ONSET_FOREST, _ONSET_OTHERS = 0.97, 0.87
+# The share of training rows on which the total counts on the model alone. Beyond its data a model of trees repeats its
+# leaves and errs by no more than the target varies; any other model may err by much more, so doubt begins earlier.
+_ONSET_TREES, _ONSET_OTHERS = 0.97, 0.87
 
 
 class Measured(NamedTuple):
@@ -54,23 +54,27 @@ class Frames:
 
     Attributes
     ----------
-    n_steps : int
-        Steps of the backbone that turn rows into the numbers that the frames are fitted on.
+    n_steps : int or None
+        Steps of the backbone that turn rows into the numbers that the frames are fitted on; None if none do, and the
+        error frame sees the prediction alone.
     input : InputFrame or None
     error : ErrorFrame or None
         None for classes too.
+    encoder : transformer or None
+        What makes numbers of categories that the backbone takes as they are.
     """
 
-    n_steps: int
+    n_steps: int | None
     input: InputFrame | None
     error: ErrorFrame | None = None
+    encoder: Any = None
 
     @property
     def ordinary(self) -> float | None:
         """The shortfall up to which a row is ordinary."""
         return None if self.input is None else self.input.ordinary
 
-    def measure_novelty(self, numbers: Array) -> tuple[Array | None, Array | None]:
+    def measure_novelty(self, numbers: Array | None) -> tuple[Array | None, Array | None]:
         """Return novelty and shortfall of each row, (n,); None without an input frame."""
         if self.input is None:
             return None, None
@@ -79,9 +83,9 @@ class Frames:
 
     def measure(
         self,
-        numbers: Array,
+        numbers: Array | None,
         value: Array,
-        sigma: Array,
+        sigma: Array | None,
         *,
         center: Floats,
         spread: Floats,
@@ -91,36 +95,51 @@ class Frames:
 
         Parameters
         ----------
-        numbers : array of shape (n, p)
+        numbers : array of shape (n, p), or None if there is no table of them
         value, sigma : arrays of shape (n, D)
-            Of the target frame.
+            The prediction, and the sigma of the target frame; without one None, and the noise takes its place.
         center, spread : arrays of shape (D,)
             Mean and standard deviation of the target.
         predict : callable, optional
             Runs the trees of the error frame on rows; a graph has its own.
         """
         novelty, missed = self.measure_novelty(numbers)
-        noise = sigma if self.error is None else self.error.measure(numbers, value, sigma, missed, predict=predict)
+        noise: Any = sigma
+        if self.error is not None:
+            noise = self.error.measure(numbers, value, sigma, missed, predict=predict)
         if novelty is None:
             return Measured(noise, noise, None, None)
         distance = value - array_namespace(value).asarray(center, dtype=value.dtype, device=value.device)
         doubt = compute_novelty(missed, self.input.onset)  # type: ignore[reportOptionalMemberAccess]
-        total = scores.total_sigma(noise, sigma, doubt, spread=spread, distance=distance)
+        own = noise if sigma is None else sigma
+        total = scores.total_sigma(noise, own, doubt, spread=spread, distance=distance)
         return Measured(noise, total, novelty, missed)
 
 
-def find_numbers(owner: Any, backbone: Any, rows: Any) -> tuple[int, Floats] | None:
-    """Return the numbers that frames are fitted on, and the steps that make them; warn and return None without any."""
+class Numbers(NamedTuple):
+    """The table of numbers that frames are fitted on, the steps of the backbone that make it, or an encoder."""
+
+    n_steps: int
+    table: Floats
+    encoder: Any = None
+
+
+def find_numbers(owner: Any, backbone: Any, rows: Any, *, lost: str = "neither novelty nor noise") -> Numbers | None:
+    """Return the numbers that frames are fitted on; without any warn about what is `lost`, and return None."""
     found = find_table(backbone, rows)
-    if found is None:
-        warnings.warn(
-            f"{type(owner).__name__} measures neither novelty nor noise here: it found no table of numbers, or a "
-            "sparse one with too many columns. Put the steps that make numbers of the columns, or fewer columns of a "
-            "sparse table (TruncatedSVD), before the regressor in a Pipeline, or fit with frames='target'.",
-            OnsphereWarning,
-            stacklevel=5,
-        )
-    return found
+    if found is not None:
+        return Numbers(*found)
+    encoded = encode_categories(rows)
+    if encoded is not None:
+        return Numbers(0, encoded[1], encoded[0])
+    warnings.warn(
+        f"{type(owner).__name__} measures {lost} here: it found no table of numbers, or a sparse one with too many "
+        "columns. Put the steps that make numbers of the columns, or fewer columns of a sparse table (TruncatedSVD), "
+        "before the regressor in a Pipeline, or fit with frames='target'.",
+        OnsphereWarning,
+        stacklevel=5,
+    )
+    return None
 
 
 def fit_novelty(owner: Any, numbers: Floats, columns: Floats, weights: Floats | None) -> tuple[InputFrame, Floats]:
@@ -129,7 +148,7 @@ def fit_novelty(owner: Any, numbers: Floats, columns: Floats, weights: Floats | 
     A row without weight is not there; others count once.
     """
     takes_missing = get_input_tags(owner.estimator)[0]
-    onset_share = _ONSET_FOREST if has_mean_leaves(get_learner(owner.estimator_)[1]) else _ONSET_OTHERS
+    onset_share = _ONSET_TREES if predicts_by_leaves(owner.estimator_) else _ONSET_OTHERS
     counted = np.ones(len(numbers), dtype=bool) if weights is None else weights > 0
     relevance = find_relevance(numbers[counted], columns[counted], random_state=0) if numbers.shape[1] > 1 else None
     frame, left_out = fit_input_frame(

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
+from sklearn.utils.parallel import Parallel, delayed
 
 from onsphere._internal.row_hashes import make_indexable
 from onsphere._internal.validation import Floats
-from onsphere.models.backbone import fit_backbone, get_learner, predict_columns
+from onsphere.models.backbone import fit_backbone, get_learner, is_fitted_per_column, predict_columns
 from onsphere.sphere import Lift
 from onsphere.sphere.geometry import Array, SphericalOutput
 
@@ -39,6 +41,9 @@ _N_FOLDS = 5
 
 # With more columns than this, features tell trees less than the prediction and its sigma do.
 _MOST_COLUMNS = 100
+
+# Rows that a tree sees at most, without a target frame: there, the error frame is most of the cost.
+_N_TREE_ROWS = 4_000
 
 # The share of rows that may be in no leaf with others.
 _MOST_SEEN = 0.1
@@ -85,23 +90,26 @@ class ErrorFrame:
         self,
         rows: Array,
         value: Array,
-        sigma: Array,
+        sigma: Array | None,
         missed: Array | None,
         *,
         predict: Callable[[Any, Array], Array] | None = None,
     ) -> Array:
-        """Return the noise of each output, (n, D), from what the target frame predicts; `predict` runs the trees."""
+        """Return the noise of each output, (n, D), from what was predicted; `predict` runs the trees."""
         if self.trees is None:
+            if sigma is None:  # one level for all rows
+                return array_namespace(value).zeros_like(value) + self.scale * self.unit
             return sigma * self.scale
         inputs = self.join_inputs(rows, value, sigma, missed)
         return read_noise(self.trees.predict(inputs) if predict is None else predict(self.trees, inputs)) * (
             self.scale * self.unit
         )
 
-    def join_inputs(self, rows: Array, value: Array, sigma: Array, missed: Array | None) -> Array:
+    def join_inputs(self, rows: Array, value: Array, sigma: Array | None, missed: Array | None) -> Array:
         """Return what the trees see of each row, (n, f); numpy, or arrays of a graph."""
         xp = array_namespace(value)
-        parts = [value / self.unit, xp.log(sigma / self.unit + _SMALLEST)]
+        parts = [value / self.unit]
+        parts += [] if sigma is None else [xp.log(sigma / self.unit + _SMALLEST)]
         parts += [] if missed is None else [xp.log(missed[:, None] + _SMALLEST)]
         joined = xp.concat([rows, *parts] if self.uses_rows else parts, axis=-1)
         return xp.clip(joined, -_LARGEST, _LARGEST)
@@ -115,9 +123,9 @@ def read_noise(columns: Array) -> Array:
 
 
 def fit_error_frame(
-    rows: Floats,
+    rows: Floats | None,
     value: Floats,
-    sigma: Floats,
+    sigma: Floats | None,
     target: Floats,
     missed: Floats | None,
     *,
@@ -129,27 +137,31 @@ def fit_error_frame(
 
     Parameters
     ----------
-    rows : array of shape (n, p)
+    rows : array of shape (n, p), or None
+        None if the rows hold no table of numbers: the trees see the prediction alone.
     value, sigma, target : arrays of shape (n, D)
-        What was predicted for rows that were left out, and the truth.
+        What was predicted for rows that were left out, and the truth; None as sigma without a target frame.
     missed : array of shape (n,) or None
         The shortfall of each row without itself.
     spread : array of shape (D,)
     learns : bool
-        Whether trees learn the noise, or sigma is only scaled to fit the errors.
+        Whether trees learn the noise, or sigma (or one level for all rows) is only scaled to fit the errors.
     random_state : int
     """
     unit = np.where(spread == 0, 1.0, spread)
     error = (target - value) / unit
     if not learns:
-        scale = np.quantile(np.abs(error) / (sigma / unit + SIGMA_FLOOR), 0.9, axis=0) / _GAUSSIAN_90
+        level = 1.0 if sigma is None else sigma / unit + SIGMA_FLOOR
+        scale = np.quantile(np.abs(error) / level, 0.9, axis=0) / _GAUSSIAN_90
         return ErrorFrame(np.where(scale > 0, scale, 1.0), None, False, unit)
     from sklearn.ensemble import ExtraTreesRegressor
 
     scale = np.sqrt(np.mean(error**2, axis=0))
     scale = np.where(scale > 0, scale, 1.0)
     trees = ExtraTreesRegressor(100, min_samples_leaf=10, random_state=random_state)
-    frame = ErrorFrame(scale, trees, rows.shape[1] <= _MOST_COLUMNS, unit)
+    if sigma is None and len(error) > _N_TREE_ROWS:
+        trees.set_params(bootstrap=True, max_samples=_N_TREE_ROWS)
+    frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
     trees.fit(frame.join_inputs(rows, value, sigma, missed), columns)
@@ -157,7 +169,16 @@ def fit_error_frame(
 
 
 def predict_left_out(
-    owner: Any, backbone: Any, X: Any, columns: Floats, weights: Floats | None, layout: dict[str, Any]
+    owner: Any,
+    backbone: Any,
+    X: Any,
+    columns: Floats,
+    weights: Floats | None,
+    layout: dict[str, Any] | None,
+    *,
+    n_folds: int = _N_FOLDS,
+    n_jobs: int | None = None,
+    eval_set: Any = None,
 ) -> Floats:
     """Predict the columns of each training row by a model that has not seen it, as cheaply as the backbone allows.
 
@@ -165,7 +186,9 @@ def predict_left_out(
     ----------
     owner : model, for errors
     backbone : fitted backbone
-    X, columns, weights, layout : what it was fitted on
+    X, columns, weights, layout, eval_set : what it was fitted on
+    n_folds, n_jobs : int
+        How often it is fitted again if it has to be, and how many of these fits run at once.
     """
     steps, forest = get_learner(backbone)
     if has_mean_leaves(forest):
@@ -175,13 +198,31 @@ def predict_left_out(
     from sklearn.model_selection import KFold
 
     table, left_out = make_indexable(X), np.empty_like(columns)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fit on all rows gave its own
-        for kept, held in KFold(_N_FOLDS, shuffle=True, random_state=0).split(columns):
-            part = None if weights is None else weights[kept]
-            fold = fit_backbone(owner, clone(backbone), _safe_indexing(table, kept), columns[kept], part, layout)
-            left_out[held] = predict_columns(owner, fold, _safe_indexing(table, held), columns.shape[1])
+    folds = list(KFold(n_folds, shuffle=True, random_state=0).split(columns))
+
+    def predict_fold(kept: Any, held: Any) -> Floats:
+        part = None if weights is None else weights[kept]
+        rows = _safe_indexing(table, kept)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the fit on all rows gave its own
+            fold = fit_backbone(owner, _clone_chosen(backbone), rows, columns[kept], part, layout, eval_set=eval_set)
+            return predict_columns(owner, fold, _safe_indexing(table, held), columns.shape[1])
+
+    found: Any = Parallel(n_jobs=n_jobs)(delayed(predict_fold)(*fold) for fold in folds)
+    for (_, held), predicted in zip(folds, found, strict=True):
+        left_out[held] = predicted
     return left_out
+
+
+def _clone_chosen(backbone: Any) -> Any:
+    """Return an unfitted copy; of a search, a copy with the parameters it has chosen, so that it is not run again."""
+    steps, learner = get_learner(backbone)
+    chosen = getattr(learner, "best_estimator_", None)
+    if is_fitted_per_column(learner) and hasattr(learner.estimators_[0], "best_estimator_"):
+        chosen = type(learner)(learner.estimators_[0].best_estimator_)
+    if chosen is None:
+        return clone(backbone)
+    return clone(chosen if steps is None else Pipeline([*steps.steps, ("chosen", chosen)]))
 
 
 def has_mean_leaves(learner: Any) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
-from typing import Any, ClassVar, Literal, NamedTuple, overload
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 
 from onsphere._internal.validation import (
@@ -21,7 +21,9 @@ from onsphere._internal.validation import (
     check_regression_target,
     check_same_length,
     check_sample_weight,
+    is_fitted_already,
     is_frame,
+    missing_frame_error,
     parameter_error,
 )
 from onsphere.calibration import RegressionCalibration, root_mean_square
@@ -31,17 +33,39 @@ from onsphere.models.backbone import (
     fit_backbone,
     get_learner,
     join_columns,
+    learns_several_columns,
+    predict_columns,
     prepare_backbone,
     split_columns,
 )
 from onsphere.models.base import CalibratedModel
+from onsphere.models.choice import choose_for
+from onsphere.models.fitted import FittedModel, check_n_features, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
-from onsphere.models.noise import N_ROWS_NEEDED, SIGMA_FLOOR, fit_error_frame, has_mean_leaves, predict_left_out
+from onsphere.models.noise import (
+    N_ROWS_NEEDED,
+    SIGMA_FLOOR,
+    ErrorFrame,
+    fit_error_frame,
+    has_mean_leaves,
+    predict_left_out,
+)
 from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
 from onsphere.sphere.embeddings import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
 __all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction"]
+
+# Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
+# one more fit. Of few rows, half are too few to learn as much as all do.
+_N_FOLDS_OF_MANY, _MANY_ROWS = 2, 1_000
+
+# Rows that are needed to tell errors of a fitted model at fit from those at calibration: with so many of both, one
+# median is twice the other by chance in one of 500 calibrations.
+_N_COMPARED = 50
+
+# An error below this share of the spread is no error.
+_SAME = 1e-9
 
 _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
     "lift": Lift,
@@ -83,9 +107,13 @@ class RegressionPrediction(NamedTuple):
     def get_fields(self, model: Any) -> dict[str, Any]:
         """Return the fields of an Assessment that need no calibration."""
         names = model._output_names
-        sigma = _shape_like_target(model, self.sigma)
+        sigma = self.get_sigma(model)
         frames = {"noise": self.get_noise(model), "novelty": self.novelty}
         return {"sigma": sigma, "output_names": names, **frames, **self.details}
+
+    def get_sigma(self, model: Any) -> Floats:
+        """Return sigma in the shape of the y of fit, as calibrated as the model is."""
+        return _shape_like_target(model, model._calibrate_sigma(self.sigma))
 
     def get_noise(self, model: Any) -> Floats | None:
         """Return the noise in the shape of the y of fit."""
@@ -140,6 +168,9 @@ class RegressionMixin(CalibratedModel):
     spread_: Floats
     _target_is_flat: bool
     _output_names: tuple[str, ...] | None = None
+    _sigma_factor: Floats | None = (
+        None  # by which calibration made sigma fit the errors; models of older files have none
+    )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[reportAttributeAccessIssue]
@@ -148,6 +179,12 @@ class RegressionMixin(CalibratedModel):
 
     def _has_classes(self, y: Any) -> bool:
         return False
+
+    def _calibrate_sigma(self, sigma: Any) -> Any:
+        """Return sigma times the factor that makes it fit the errors of the calibration rows, if there are any."""
+        if self._sigma_factor is None:
+            return sigma
+        return (sigma + SIGMA_FLOOR * self.spread_) * self._sigma_factor
 
     def _check_target(self, y: Any) -> Floats:
         """Return the target of fit, (n,) or (n, D), checked, and remember its shape and names."""
@@ -171,14 +208,14 @@ class RegressionMixin(CalibratedModel):
         if not return_std:
             return self._predict(X).get_value(self)
         prediction = self._predict_as(RegressionPrediction, X, "predict with return_std=True", "numbers")
-        return prediction.get_value(self), _shape_like_target(self, prediction.sigma)
+        return prediction.get_value(self), prediction.get_sigma(self)
 
     def predict_sigma(self, X: Any) -> Floats:
         """Return the standard deviation of the noise, in the unit and shape of the target."""
-        return _shape_like_target(self, self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").sigma)
+        return self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").get_sigma(self)
 
     def predict_interval(
-        self, X: Any, *, coverage: float = 0.9, simultaneous: bool = True, groups: Any = None
+        self, X: Any, *, coverage: float | Sequence[float] = 0.9, simultaneous: bool = True, groups: Any = None
     ) -> Floats:
         """Return intervals that hold the target with probability `coverage`; needs a calibrated model.
 
@@ -190,7 +227,7 @@ class RegressionMixin(CalibratedModel):
         Parameters
         ----------
         X : array or DataFrame of shape (n, p)
-        coverage : float in (0, 1), default 0.9
+        coverage : float in (0, 1), or several, default 0.9
         simultaneous : bool, default True
             For several outputs, whether all of a row lie in their intervals at once with that probability, or each
             by itself.
@@ -199,8 +236,12 @@ class RegressionMixin(CalibratedModel):
 
         Returns
         -------
-        array of shape (n, 2), or (n, D, 2) if y had two dimensions: lower and upper end
+        array of shape (n, 2), or (n, D, 2) if y had two dimensions: lower and upper end; for several coverages, as
+        many of these
         """
+        if isinstance(coverage, Sequence | np.ndarray):
+            options: Any = {"simultaneous": simultaneous, "groups": groups}
+            return np.stack([self.predict_interval(X, coverage=float(each), **options) for each in coverage])
         check_number("predict_interval", "coverage", coverage, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
         self._require_calibration("predict_interval")
@@ -235,9 +276,11 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     Parameters
     ----------
-    estimator : regressor, optional
-        The backbone. A multi-output regressor is used as it is; one for a single output is fitted once per column.
-        By default ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2).
+    estimator : regressor, "auto", a fitted model, or None
+        The backbone; by default ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2). "auto" chooses among a
+        kernel, boosting, trees and a network. A model that is fitted already stays
+        as it is, and `fit` learns its noise and novelty from rows that it has not seen: a FrozenEstimator of
+        scikit-learn, a booster of LightGBM or XGBoost, a function of rows, or the name of an ONNX file.
     embedding : {"lift", "polar", "duplicate", "torus"} or an embedding, default "lift"
         How the target is placed on the sphere; see `onsphere.sphere`.
     decoder : {"mean", "product", "projective"}, default "mean"
@@ -246,7 +289,9 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     frames : "all", "target", or a tuple of "target", "error" and "input", default "all"
         What is fitted. "target" alone is the paper's method. "error" costs forests a pass over the training rows and
         other backbones five more fits, on four fifths of the rows each; "input" costs a small forest and 300 landmarks.
-        With fewer than 40 rows there is no error frame.
+        With fewer than 40 rows there is no error frame. A regressor for one output, such as boosting or a search, and a
+        fitted model predict the value alone: "all" is then "error" and "input", and five more fits are two with 1,000
+        rows or more. A tuple with "target" fits one copy per column, whose directions may overshoot the sphere.
     uncertainty_score : {"auto", "total", "distance", "anchored", "sigma", "violation", "signed"}, default "auto"
         What `predict_uncertainty` gives. "total" is the standard deviation of the whole error, in which novelty and
         noise count. The others are of the target frame: "distance" is the paper's u, how far the prediction misses the
@@ -254,11 +299,14 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         of the target (for several outputs, of the root mean square of their standard deviations). "violation" and
         "signed" have no unit, and "signed" ranks directions that overshoot, the mark of extrapolation, as trusted.
         "auto" is "distance" with frames="target", else "total".
-    calibration : None, "split", "cv" or float in (0, 1), default None
+    calibration : None, "split", "cv", float in (0, 1), or a splitter, default None
         What `fit` keeps back to calibrate on: nothing (call `calibrate` yourself), a fifth or this share of the rows,
-        or each of five folds in turn. With "cv" every row is both trained and calibrated on: the intervals come from
-        models trained on four fifths of the rows and are used with one trained on all of them, which is usually a
-        little too careful and carries no guarantee; a split does.
+        each of five folds in turn, or what a splitter of scikit-learn or a list of (train, test) rows says. With "cv"
+        every row is both trained and calibrated on: the intervals come from models trained on four fifths of the rows
+        and are used with one trained on all of them, which is usually a little too careful and carries no guarantee; a
+        split does.
+    n_jobs : int, optional
+        How many fits run at once: of the folds of "cv", of the error frame, and of the candidates of "auto".
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -266,6 +314,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     ----------
     estimator_ : regressor
         The fitted backbone.
+    candidates_ : list of dict
+        With "auto", the figures by which the backbone was chosen; empty with too few rows to compare.
     embedding_ : embedding
         The fitted embedding.
     calibration_ : RegressionCalibration or None
@@ -290,6 +340,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     embedding_: RegressionEmbedding
     _frames: Frames | None = None  # models of older files have none
+    _eval_set: Any = None  # while it is being fitted
+    _errors_at_fit: tuple[int, float] | None = None  # of a fitted model: the number of rows, and their median error
 
     def __init__(
         self,
@@ -300,6 +352,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         frames: str | Collection[str] = "all",
         uncertainty_score: str = "auto",
         calibration: str | float | None = None,
+        n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.estimator = estimator
@@ -308,62 +361,188 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self.frames = frames
         self.uncertainty_score = uncertainty_score
         self.calibration = calibration
+        self.n_jobs = n_jobs
         self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, eval_set: Any = None) -> Self:
+        """Fit the model and, depending on the parameter `calibration`, calibrate it on rows kept back.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        y : targets of shape (n,) or (n, D)
+        sample_weight : array of shape (n,), optional
+            For backbones that weigh their rows. Calibration counts every row once.
+        eval_set : list of (X, y), optional
+            Further rows, for boosting of LightGBM, XGBoost or CatBoost that stops early by them.
+
+        Returns
+        -------
+        self
+        """
+        self._eval_set = eval_set
+        try:
+            return super().fit(X, y, sample_weight)
+        finally:
+            del self._eval_set
+
+    def _make_fold(self) -> Any:
+        fold = self._clone_chosen()
+        fold._eval_set = self._eval_set
+        return fold
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         asked = check_frames(self, FRAMES)
         embedding = self._make_embedding()
-        backbone = prepare_backbone(self, self.estimator, self.random_state)
+        fitted = wrap_fitted(self, self.estimator) if is_fitted_already(self.estimator) else None
+        backbone = fitted or (None if self._is_auto() else prepare_backbone(self, self.estimator, self.random_state))
         rows = self._check_rows(X, fitting=True)
         target = self._check_target(y)
         check_same_length(rows, target)
+        if backbone is None:
+            chosen, self.candidates_ = choose_for(self, rows, target, has_classes=False)
+            backbone = prepare_backbone(self, chosen, self.random_state)
+        asked = self._resolve_frames(asked, backbone)
         weights = check_sample_weight(sample_weight, rows)
         self.embedding_ = embedding.fit(target, weights)
         self.spread_ = embedding.spread_
         carried = {"magnitude": embedding.has_magnitude, "mean": self.decoder == "mean"}
         columns = join_columns(embedding.embed(target), **carried)
-        self._layout: dict[str, Any] = {"n_outputs": embedding.n_outputs_, **carried}
-        self._n_columns = columns.shape[1]
-        self.estimator_ = fit_backbone(self, backbone, rows, columns, weights, self._layout)
-        self._frames = self._fit_frames(asked, rows, as_columns(target), columns, weights)
+        self._layout: dict[str, Any] | None = None
+        if "target" in asked:
+            self._layout = {"n_outputs": embedding.n_outputs_, **carried}
+        learned = columns if "target" in asked else as_columns(target)
+        self._n_columns = learned.shape[1]
+        self._errors_at_fit = self._sigma_factor = None
+        if fitted is None:
+            options = {"eval_set": self._eval_set}
+            self.estimator_ = fit_backbone(self, backbone, rows, learned, weights, self._layout, **options)
+        else:
+            check_n_features(self, fitted, rows)
+            self.estimator_ = fitted
+        self._center = np.average(target, axis=0, weights=weights)
+        self._frames = self._fit_frames(asked, rows, as_columns(target), columns, learned, weights)
+
+    def _resolve_frames(self, asked: set[str], backbone: Any) -> set[str]:
+        """Return the frames to fit: the target's too, unless the backbone predicts the value alone.
+
+        Columns of a direction that are fitted one by one overshoot the sphere, so that "all" leaves them out; the noise
+        is then the error frame's. A score, decoder or embedding of the target frame asks for it.
+        """
+        is_default = self.decoder == "mean" and self.uncertainty_score in ("auto", "total") and self.embedding == "lift"
+        is_fitted = isinstance(backbone, FittedModel)
+        if is_fitted and not (is_default and asked >= {"error"} and (self.frames == "all" or "target" not in asked)):
+            raise InvalidInputError(
+                f"A fitted {type(backbone.model).__name__} predicts the value alone, so {type(self).__name__} can give "
+                "it an error and an input frame, and no target frame. Got frames, score, decoder or embedding of a "
+                "target frame. Leave them at their defaults, or pass the model without FrozenEstimator to fit it."
+            )
+        if self.frames == "all" and is_default and (is_fitted or not learns_several_columns(backbone)):
+            return asked - {"target"}
+        return asked if "error" in asked else asked | {"target"}
 
     def _fit_frames(
-        self, asked: set[str], rows: Any, target: Floats, columns: Floats, weights: Floats | None
+        self, asked: set[str], rows: Any, target: Floats, columns: Floats, learned: Floats, weights: Floats | None
     ) -> Frames | None:
-        """Fit the frames that are asked for beside the target's; None if there are none."""
-        self._center = np.average(target, axis=0, weights=weights)
-        found = find_numbers(self, self.estimator_, rows) if asked & {"input", "error"} else None
-        if found is None:
+        """Fit the frames that are asked for beside the target's; None if there are none.
+
+        `columns` place the target on the sphere, and `learned` are those that the backbone learned.
+        """
+        has_target = "target" in asked
+        lost = "neither novelty nor noise" if has_target else "no novelty, and noise by the prediction alone,"
+        found = find_numbers(self, self.estimator_, rows, lost=lost) if asked & {"input", "error"} else None
+        if found is None and has_target:
             return None
-        n_steps, numbers = found
-        input_frame, missed = None, None
-        if "input" in asked:
-            input_frame, missed = fit_novelty(self, numbers, columns, weights)
-        error_frame = None
+        numbers, input_frame, missed, error_frame = None, None, None, None
+        if found is not None:
+            numbers = found.table
+            if "input" in asked:
+                input_frame, missed = fit_novelty(self, numbers, columns, weights)
         counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
-        if "error" in asked and counted.sum() >= N_ROWS_NEEDED:
+        if "error" in asked and (counted.sum() >= N_ROWS_NEEDED or not has_target):
+            error_frame = self._fit_error_frame(rows, target, learned, weights, numbers, missed, counted)
+        if found is None:
+            return Frames(None, None, error_frame)
+        return Frames(found.n_steps, input_frame, error_frame, found.encoder)
+
+    def _fit_error_frame(
+        self,
+        rows: Any,
+        target: Floats,
+        learned: Floats,
+        weights: Floats | None,
+        numbers: Floats | None,
+        missed: Floats | None,
+        counted: NDArray[np.bool_],
+    ) -> ErrorFrame | None:
+        """Fit the error frame; None, with a warning, if there is a target frame and rows cannot be left out."""
+        has_target, learns = self._layout is not None, counted.sum() >= N_ROWS_NEEDED
+        if isinstance(self.estimator_, FittedModel):
+            left_out = predict_columns(self, self.estimator_, rows, self._n_columns)
+            self._warn_about_known_rows((target - left_out)[counted])
+        else:
+            options: dict[str, Any] = {"n_jobs": self.n_jobs, "eval_set": self._eval_set}
+            if not has_target and len(target) >= _MANY_ROWS:
+                options["n_folds"] = _N_FOLDS_OF_MANY
             try:
-                left_out = predict_left_out(self, self.estimator_, rows, columns, weights, self._layout)
+                left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
             except InvalidInputError as error:  # for instance a category, or a known cell, that one fold alone has
+                taken = "sigma" if has_target else "the spread of the target"
                 warnings.warn(
-                    f"{type(self).__name__} takes sigma for the noise, because not every fifth of the rows can be left "
-                    f"out: {error}",
+                    f"{type(self).__name__} takes {taken} for the noise, because not every part of the rows can be "
+                    f"left out: {error}",
                     OnsphereWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
-                return Frames(n_steps, input_frame, None)
-            outputs = split_columns(left_out[counted], **self._layout)
-            error_frame = fit_error_frame(
-                numbers[counted],
-                self.embedding_.decode(outputs, decoder=self.decoder),
-                self.embedding_.sigma(outputs),
-                target[counted],
-                None if missed is None else missed[counted],
-                spread=self.spread_,
-                learns=not has_mean_leaves(get_learner(self.estimator_)[1]),
-                random_state=0,
+                if has_target:
+                    return None
+                left_out, learns = np.broadcast_to(self._center, target.shape), False
+        _, value, sigma = self._read_table(left_out[counted])
+        return fit_error_frame(
+            None if numbers is None else numbers[counted],
+            value,
+            sigma,
+            target[counted],
+            None if missed is None else missed[counted],
+            spread=self.spread_,
+            learns=learns and not (has_target and has_mean_leaves(get_learner(self.estimator_)[1])),
+            random_state=0,
+        )
+
+    def _warn_about_known_rows(self, error: Floats) -> None:
+        """Warn if a fitted model reproduces most targets, as one does that was trained on these rows."""
+        self._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
+        share = float(np.mean(np.all(np.abs(error) <= _SAME * self.spread_, axis=1)))
+        if share > 0.5 and np.any(self.spread_ > 0):
+            warnings.warn(
+                f"The fitted model reproduces the target of {share:.0%} of the rows exactly, so it was probably "
+                "trained on them. Errors on such rows are smaller than those to come. Fit on rows that it has not "
+                "seen.",
+                OnsphereWarning,
+                stacklevel=6,
             )
-        return Frames(n_steps, input_frame, error_frame)
+
+    def _set_calibration(self, calibration: Any, **options: Any) -> None:
+        super()._set_calibration(calibration, **options)
+        size = np.sqrt(np.mean(np.square(calibration.ratios), axis=0))
+        self._sigma_factor = size if np.isfinite(size).all() else None
+        n_rows, median = self._errors_at_fit or (0, 0.0)
+        if min(n_rows, len(calibration)) >= _N_COMPARED and 2 * median < np.median(calibration.error):
+            warnings.warn(
+                "The errors of the fitted model on the rows given to fit are less than half of those on the "
+                "calibration rows, so it was probably trained on the former. Its noise is too small there, and not to "
+                "be relied on: fit on rows that the model has not seen.",
+                OnsphereWarning,
+                stacklevel=4,
+            )
+
+    def _read_table(self, table: Any) -> tuple[SphericalOutput | None, Any, Any]:
+        """Return the place on the sphere, the value and its sigma; no place and no sigma without a target frame."""
+        if self._layout is None:
+            return None, table, None
+        outputs = split_columns(table, **self._layout)
+        sigma = self.embedding_.sigma(outputs)
+        return outputs, self.embedding_.decode(outputs, decoder=self.decoder), sigma
 
     def predict_uncertainty_per_output(self, X: Any) -> Floats:
         """Return a score for each output, shape (n, D); needs embedding="torus"."""
@@ -373,15 +552,33 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
                 "predict_uncertainty_per_output needs embedding='torus', which gives every output circles of its own. "
                 f"Got {type(self.embedding_).__name__}. Fit again with HCMRegressor(embedding='torus')."
             )
-        return self.embedding_.uncertainty_per_output(self._predict_outputs(X)[1])
+        return self.embedding_.uncertainty_per_output(self._predict_outputs(X)[1])  # type: ignore[reportArgumentType]
+
+    @property
+    def noise_importances_(self) -> Floats:
+        """The share of each number that the frames see in what tells of the noise, (p,); at most 1 in all.
+
+        The rest is what the prediction tells. For forests with a target frame it is what each tells of the target.
+        """
+        check_fitted(self, "estimator_")
+        frames = self._frames
+        error = None if frames is None else frames.error
+        learner = get_learner(self.estimator_)[1]
+        if error is not None and error.trees is None and has_mean_leaves(learner):
+            return learner.feature_importances_
+        if frames is None or error is None or error.trees is None or not error.uses_rows:
+            raise missing_frame_error(self, "noise_importances_", "error")
+        n_others = (1 + (self._layout is not None)) * len(self.spread_) + (frames.ordinary is not None)
+        return error.trees.feature_importances_[: error.trees.n_features_in_ - n_others]
 
     def _predict(self, X: Any) -> RegressionPrediction:
-        numbers, outputs = self._predict_outputs(X)
-        details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
-        if isinstance(self.embedding_, Lift):
+        numbers, outputs, value, sigma = self._predict_outputs(X)
+        details: dict[str, Any] = {}
+        if outputs is not None:
+            details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
+        if outputs is not None and isinstance(self.embedding_, Lift):
             anchor = self.embedding_.anchor
             details["anchor_residual"] = geometry.anchor_residual(outputs.direction, outputs.magnitude, anchor)
-        value, sigma = self.embedding_.decode(outputs, decoder=self.decoder), self.embedding_.sigma(outputs)
         measured = self._measure(numbers, value, sigma)
         return RegressionPrediction(
             value=value,
@@ -403,11 +600,11 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         ends = {"center": self._center, "spread": self.spread_}
         return self._frames.measure(numbers, value, sigma, **ends, predict=predict)
 
-    def _predict_outputs(self, X: Any) -> tuple[Floats | None, SphericalOutput]:
-        """Return the numbers that the frames see, and what the backbone predicts."""
+    def _predict_outputs(self, X: Any) -> tuple[Floats | None, SphericalOutput | None, Floats, Floats | None]:
+        """Return the numbers that the frames see, and what the backbone predicts; see `_read_table`."""
         check_fitted(self, "estimator_")
         numbers, table = self._run_backbone(X, self._n_columns)
-        return numbers, split_columns(table, **self._layout)
+        return numbers, *self._read_table(table)
 
     def _make_embedding(self) -> RegressionEmbedding:
         given: Any = self.embedding
@@ -420,12 +617,17 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self._check_score(given)
         return clone(given)  # type: ignore[reportReturnType]
 
-    def _compute_uncertainty(self, outputs: SphericalOutput, sigma: Floats, total: Floats) -> Floats:
+    def _compute_uncertainty(self, outputs: Any, sigma: Any, total: Floats) -> Floats:
         embedding = self.embedding_
         self._check_score(embedding)
         score = self.uncertainty_score
         if score == "auto":
             score = "distance" if self._frames is None else "total"
+        if score != "total" and outputs is None:
+            raise InvalidInputError(
+                f"uncertainty_score={score!r} needs a target frame. Got a model that was fitted without. Use 'total', "
+                "or fit again with frames=('target', 'error', 'input')."
+            )
         match score:
             case "total":
                 return root_mean_square(total)

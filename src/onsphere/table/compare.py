@@ -11,8 +11,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.model_selection import train_test_split
 
 from onsphere.comparison import Comparison, compare
-from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.table.backbone_choice import BACKBONES
+from onsphere.models import HCMClassifier, HCMRegressor, choice
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.prepare import prepare_table
 
@@ -69,9 +68,7 @@ def compare_table(
 
 
 def _make_hcm(kind: Any) -> dict[str, Any]:
-    from sklearn.pipeline import make_pipeline
-
-    return {f"HCM {name}": kind(make_pipeline(*(step for _, step in steps()))) for name, steps in BACKBONES.items()}
+    return {f"HCM {name}": kind(choice.make_candidate(name)) for name in choice.CANDIDATES}
 
 
 def _list_regressors() -> dict[str, Any]:
@@ -94,4 +91,8 @@ def _list_regressors() -> dict[str, Any]:
 def _list_classifiers() -> dict[str, Any]:
     from onsphere import baselines
 
-    return _make_hcm(HCMClassifier) | {"MSP": baselines.MSP(), "energy": baselines.Energy(), "KNN": baselines.KNN()}
+    return _make_hcm(HCMClassifier) | {
+        "MSP": baselines.MSP(),
+        "energy": baselines.Energy(),
+        "KNN": baselines.KNN(),
+    }

@@ -17,8 +17,9 @@ from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.evaluation import evaluate
-from onsphere.models.frames import FRAMES
-from onsphere.table.backbone_choice import BACKBONES, can_choose, choose_backbone, make_table_model
+from onsphere.models.choice import can_choose
+from onsphere.persistence import list_frames
+from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, make_table_model
 from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
 from onsphere.table.columns import Column, describe_column, join_names
 from onsphere.table.encoder import TableEncoder
@@ -117,8 +118,8 @@ def fit_table(
         The column(s) to predict; rows in which one is missing are left out.
     task : {"auto", "regression", "classification"}
         "auto" takes text and booleans for classes, and whole numbers with few different values.
-    backbone : {"auto", "extra-trees", "hist-gradient-boosting", "mlp", "kernel"}
-        "auto" takes the one with the best cross-validated Winkler score (for classes, Brier score), or the first
+    backbone : {"auto", "kernel", "hist-gradient-boosting", "extra-trees", "mlp"}
+        "auto" takes the one with the best Winkler score (for classes, Brier score) on rows left out, or extra-trees
         where there are too few rows for that.
     frames : "all", "target", or a tuple of "target", "error" (numbers only) and "input", default "all"
         What the uncertainty is made of; see `HCMRegressor`.
@@ -171,7 +172,7 @@ def fit_table(
         notes.append(f"{len(y_rest)} rows are too few to choose the backbone by cross-validation")
     elif backbone == "auto":
         options: Any = {"classes": classes, "frames": frames, "coverage": coverage, "random_state": random_state}
-        backbone, candidates = choose_backbone(X_rest, y_rest, columns, on_progress=on_progress, **options)
+        backbone, candidates = choose_table_backbone(X_rest, y_rest, columns, on_progress=on_progress, **options)
     on_progress(f"fitting {backbone} on {len(y_rest):,} rows")
     splitting = len(y_rest) // 4 >= max(_ENOUGH_TO_SPLIT, rows_needed(coverage))
     is_ordinary = groups is None and time is None
@@ -213,7 +214,7 @@ def fit_table(
         columns,
         notes,
         backbone,
-        _list_frames(model),
+        list_frames(model) or [],
         candidates,
         figures,
         n_rows,
@@ -286,11 +287,6 @@ def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> N
 
 def _explain(column: Column) -> str:
     return f" ({column.note})" if column.note else ""
-
-
-def _list_frames(model: Any) -> list[str]:
-    fitted = model._frames
-    return ["target", *(name for name in FRAMES[1:] if fitted is not None and getattr(fitted, name) is not None)]
 
 
 def _check_rules(rule: Rule | None, novelty: Novelty | None, *, classes: bool, frames: str | Collection[str]) -> None:

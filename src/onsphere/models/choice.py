@@ -1,0 +1,315 @@
+"""The choice of a backbone for some rows: candidates compete on shared folds, and only the best run to the end."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.parallel import Parallel, delayed
+
+from onsphere import metrics
+from onsphere._internal.row_hashes import make_indexable
+from onsphere._internal.validation import Floats, make_random_state
+from onsphere.calibration import rows_needed
+from onsphere.errors import InvalidInputError
+from onsphere.models.backbone import make_default_backbone
+
+__all__ = ["CANDIDATES", "can_choose", "choose_backbone", "choose_for", "make_candidate"]
+
+N_FOLDS = 3
+_N_COMPARED = 3_000  # rows, at most, to choose by
+_N_TESTED = 500  # rows that are enough to tell backbones apart: with so many, further folds are left out
+_N_SCREENED = 1_000  # rows, at most, that the first round learns from
+_N_PARTS = 4  # one of them calibrates
+
+_N_LANDMARKS = 300  # of the kernel
+_COVERAGE = 0.9  # of the intervals that models with estimator="auto" are compared by
+
+# Half of the candidates go on to the next round, and so do those within this factor of the best.
+_CLOSE = 1.05
+# Scores within this factor are a tie, and the cheaper candidate wins.
+_TIE = 1.01
+
+
+def _make_extra_trees() -> list[tuple[str, Any]]:
+    return [("trees", make_default_backbone())]
+
+
+def _make_boosting() -> list[tuple[str, Any]]:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return [("boosting", HistGradientBoostingRegressor(max_iter=200, learning_rate=0.06, max_leaf_nodes=15))]
+
+
+def _make_network() -> list[tuple[str, Any]]:
+    from sklearn.neural_network import MLPRegressor
+
+    return [
+        *_fill_and_scale(),
+        ("network", MLPRegressor(hidden_layer_sizes=(128, 64), early_stopping=True, max_iter=400)),
+    ]
+
+
+def _make_kernel() -> list[tuple[str, Any]]:
+    from sklearn.kernel_approximation import Nystroem
+    from sklearn.linear_model import RidgeCV
+
+    return [
+        *_fill_and_scale(),
+        ("kernel", Nystroem(n_components=_N_LANDMARKS)),
+        ("ridge", RidgeCV(np.logspace(-6, 2, 9))),
+    ]
+
+
+def _fill_and_scale() -> list[tuple[str, Any]]:
+    from sklearn.feature_selection import VarianceThreshold
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    return [
+        ("fill", SimpleImputer(strategy="median", keep_empty_features=True)),
+        # A column that never varied, such as that of unseen categories, would be weighed at random.
+        ("vary", VarianceThreshold()),
+        ("scale", StandardScaler()),
+    ]
+
+
+# From the cheapest to the dearest.
+CANDIDATES: dict[str, Callable[[], list[tuple[str, Any]]]] = {
+    "kernel": _make_kernel,
+    "hist-gradient-boosting": _make_boosting,
+    "extra-trees": _make_extra_trees,
+    "mlp": _make_network,
+}
+
+
+class Task(NamedTuple):
+    """The rows that candidates compete on, and how.
+
+    Attributes
+    ----------
+    X, target : rows and, as an array, their targets: floats in units of their spread, or labels
+    has_classes : bool
+    coverage : float
+        Of the intervals that are compared.
+    make_model : function of a name
+        Makes the model, not yet fitted, over the candidate of that name.
+    """
+
+    X: Any
+    target: NDArray[Any]
+    has_classes: bool
+    coverage: float
+    make_model: Callable[[str], Any]
+
+    @property
+    def criterion(self) -> str:
+        """The figure that decides; lower is better."""
+        return "Brier" if self.has_classes else "Winkler"
+
+
+def make_candidate(name: str, first: Sequence[tuple[str, Any]] = ()) -> Pipeline:
+    """Return a candidate as a pipeline, after other first steps if there are any."""
+    return Pipeline([*first, *CANDIDATES[name]()])
+
+
+def can_choose(n_rows: int, coverage: float) -> bool:
+    """Return whether there are enough rows to train, calibrate and test on a fold.
+
+    Examples
+    --------
+    >>> can_choose(40, 0.9), can_choose(60, 0.9)
+    (False, True)
+    """
+    return n_rows * (N_FOLDS - 1) // N_FOLDS // _N_PARTS >= rows_needed(coverage)
+
+
+def choose_backbone(
+    X: Any,
+    y: Any,
+    make_model: Callable[[str], Any],
+    *,
+    has_classes: bool,
+    coverage: float = 0.9,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    on_progress: Callable[[str], None] = lambda step: None,
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the candidate with the best score on rows left out, and the figures of all.
+
+    Numbers are compared by the Winkler score of conformal intervals (for several outputs in units of their spread, on
+    average), classes by the Brier score. A first round compares the errors of the plain backbones, a second one the
+    models on one fold, a third one those that are left on all folds. Each keeps the better half and whatever is close
+    to the best; at the end, a tie goes to the cheaper candidate.
+
+    Parameters
+    ----------
+    X, y : rows and targets
+    make_model : function of a name
+        Makes the model over the candidate of that name, not yet fitted; its `estimator` is the backbone.
+    has_classes : bool
+    coverage : float in (0, 1), default 0.9
+    random_state : int
+        Draws the folds.
+    n_jobs : int, optional
+        Candidates that are measured at once.
+    on_progress : function of a str, optional
+        Called with each candidate before it is measured.
+    """
+    target = np.asarray(y) if has_classes else np.asarray(y, dtype=np.float64)
+    task = Task(make_indexable(X), target, has_classes, coverage, make_model)
+    folds = _split_folds(target, has_classes, random_state)
+    table = {name: dict[str, Any](backbone=name) for name in CANDIDATES}
+
+    def measure(names: list[str], step: str, job: Callable[..., dict[str, float]], *given: Any) -> None:
+        """Add the figures of some candidates to the table, or why they failed."""
+        for name in names:
+            on_progress(f"{step} {name}")
+        found: Any = Parallel(n_jobs=n_jobs)(delayed(_try)(job, task, name, *given) for name in names)
+        for name, figures in zip(names, found, strict=True):
+            table[name] |= figures
+
+    names = list(table)
+    measure(names, "trying", _screen, folds[0])
+    for n_folds, keep in ((1, "screened"), (len(folds), task.criterion)):
+        names = _keep_best(table, names, keep)
+        if len(names) > 1 or n_folds == 1:
+            measure(names, "comparing" if n_folds == 1 else "comparing again", _measure, folds[:n_folds])
+    names = [name for name in names if task.criterion in table[name]]
+    if not names:
+        raise InvalidInputError(
+            f"Expected a backbone that can learn these rows. Got: {next(iter(table.values())).get('failed')}"
+        )
+    best = min(table[name][task.criterion] for name in names)
+    chosen = next(name for name in names if table[name][task.criterion] <= best * _TIE)
+    return chosen, [{key: value for key, value in row.items() if key != "screened"} for row in table.values()]
+
+
+def choose_for(owner: Any, X: Any, y: Any, *, has_classes: bool) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the backbone for a model with estimator="auto", not yet fitted, and the figures of all candidates.
+
+    With too few rows to compare them, it is the default one, and there are no figures.
+    """
+    if not can_choose(len(y), _COVERAGE):
+        return make_candidate("extra-trees"), []
+
+    def make_model(name: str) -> Any:
+        copy: Any = clone(owner)
+        return copy.set_params(estimator=make_candidate(name), calibration=None, n_jobs=None)
+
+    seed = int(make_random_state(owner, owner.random_state).randint(2**31 - 1)) if owner.random_state is not None else 0
+    options: Any = {"has_classes": has_classes, "coverage": _COVERAGE, "random_state": seed, "n_jobs": owner.n_jobs}
+    chosen, table = choose_backbone(X, y, make_model, **options)
+    backbone = make_candidate(chosen)
+    if chosen == "kernel":  # no more landmarks than rows, in folds of folds too
+        backbone.set_params(kernel__n_components=min(_N_LANDMARKS, len(y) * 3 // 5))
+    return backbone, table
+
+
+def _keep_best(table: dict[str, dict[str, Any]], names: list[str], figure: str) -> list[str]:
+    """Return the better half, and whatever is close to the best, in their order."""
+    tried = sorted((name for name in names if figure in table[name]), key=lambda name: table[name][figure])
+    half = set(tried[: math.ceil(len(tried) / 2)])
+    return [
+        name
+        for name in names
+        if name in half or (name in tried and table[name][figure] <= _CLOSE * table[tried[0]][figure])
+    ]
+
+
+def _try(job: Callable[..., dict[str, float]], task: Task, name: str, *given: Any) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the chosen one gives its warnings when it is fitted
+        try:
+            return job(task, name, *given)
+        except (ValueError, TypeError) as error:
+            return {"failed": str(error)}
+
+
+def _split_folds(target: NDArray[Any], has_classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:
+    """Return rows to train, calibrate and test on; a class is in all three, or is too rare and is in none."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    rows = np.random.RandomState(random_state).permutation(len(target))[:_N_COMPARED]
+    if has_classes:
+        labels, counts = np.unique(target[rows], return_counts=True)
+        rows = rows[np.isin(target[rows], labels[counts >= N_FOLDS])]
+    splitter = StratifiedKFold if has_classes else KFold
+    folds: list[tuple[Any, Any, Any]] = []
+    for kept, test in splitter(N_FOLDS).split(rows, target[rows]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a class with fewer rows than parts
+            n_parts = _N_PARTS
+            if has_classes:
+                n_parts = min(_N_PARTS, np.unique(target[rows[kept]], return_counts=True)[1].max())
+            train, held = next(splitter(n_parts).split(kept, target[rows[kept]]))
+        folds.append((rows[kept[train]], rows[kept[held]], rows[test]))
+    return folds[: math.ceil(_N_TESTED / len(folds[0][2]))]
+
+
+def _screen(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str, float]:
+    """Return the error of the plain backbone on rows left out."""
+    kept, test = np.concatenate(fold[:2])[:_N_SCREENED], fold[2]
+    labels = np.unique(task.target[kept]) if task.has_classes else None
+    wanted = task.target if labels is None else (task.target[:, None] == labels).astype(np.float64)
+    model = task.make_model(name)
+    backbone: Any = model.estimator
+    wanted = _standardize(wanted.reshape(len(wanted), -1), kept) if labels is None else wanted
+    found = [
+        _clone(backbone).fit(_safe_indexing(task.X, kept), column[kept]).predict(_safe_indexing(task.X, test))
+        for column in (wanted.T if name == "hist-gradient-boosting" else [wanted])
+    ]
+    errors = np.hstack([np.asarray(part).reshape(len(test), -1) for part in found]) - wanted[test]
+    return {"screened": float(np.mean(errors**2) if task.has_classes else np.mean(np.abs(errors)))}
+
+
+def _measure(task: Task, name: str, folds: list[tuple[Any, Any, Any]]) -> dict[str, float]:
+    """Return the figures of a model, averaged over folds."""
+    rows = [_measure_fold(task, name, fold) for fold in folds]
+    return {figure: float(np.mean([row[figure] for row in rows])) for figure in rows[0]}
+
+
+def _measure_fold(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str, float]:
+    # In units of the spread of each output, so that no output outweighs the others.
+    target = task.target if task.has_classes else _standardize(task.target, fold[0])
+    train, held, test = ((_safe_indexing(task.X, rows), target[rows]) for rows in fold)
+    model = task.make_model(name).fit(*train).calibrate(*held)
+    if task.has_classes:
+        result = model.assess(test[0], coverage=task.coverage)
+        truth = test[1][:, None] == model.classes_
+        wrong = result.value != test[1]
+        # By hand, because a class may be too rare to be in every fold.
+        brier = np.mean(np.sum((result.probabilities - truth) ** 2, axis=1))
+        covered = np.mean(np.any(result.prediction_set & truth, axis=1))
+        figures = {"error": wrong.mean(), "coverage": covered, "Brier": brier}
+    else:
+        value = model.predict(test[0]).reshape(len(test[1]), -1)
+        ends = model.predict_interval(test[0], coverage=task.coverage, simultaneous=False)
+        truth, ends = test[1].reshape(value.shape), ends.reshape(*value.shape, 2)
+        scores = [
+            metrics.winkler_score(*columns, coverage=task.coverage)
+            for columns in zip(truth.T, ends[..., 0].T, ends[..., 1].T, strict=True)
+        ]
+        figures = {
+            "error": np.sqrt(np.mean((value - truth) ** 2)),
+            "coverage": np.mean((ends[..., 0] <= truth) & (truth <= ends[..., 1])),
+            "width": np.mean(ends[..., 1] - ends[..., 0]),
+            "Winkler": np.mean(scores),
+        }
+    return {figure: float(number) for figure, number in figures.items()}
+
+
+def _clone(estimator: Any) -> Any:
+    return clone(estimator)
+
+
+def _standardize(target: Floats, kept: Any) -> Floats:
+    spread = target[kept].std(axis=0)
+    return (target - target[kept].mean(axis=0)) / np.where(spread == 0, 1.0, spread)
