@@ -180,6 +180,18 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
             ("(../results/uci.md) measures", pick_claim("uci", "90 % intervals of HCM Lift", "", scale=100)),
             ("at once hold", pick_claim("industrial", "90 % boxes of HCM Lift", "", scale=100)),
         ],
+        "guide/coverage.md": [
+            *(
+                (f"| {title}: {name} |", pick("online", column, method=method))
+                for title, column in (("worst 500", "worst rolling"), ("Winkler", "Winkler"))
+                for name, method in (
+                    ("fixed", "fixed"),
+                    ("online (DtACI)", "online (DtACI)"),
+                    ("MAPIE's ACI", "MAPIE's ACI, γ 0.05"),
+                )
+            ),
+            ("score; the", pick_range("online", "infinite", method="MAPIE's ACI, γ 0.05", scale=100)),
+        ],
         "guide/faq.md": [
             ("missed the noise by", pick_methods("toy", *shifted, measure=error, scale=100)),
             ("clean ones with an AUROC of", pick_frames("AUROC, noise 1", "network", "ensemble")),
