@@ -30,6 +30,8 @@ CALLS = {
     "evidence": (UNCERTAINTY,),
     "intervals": (VALUE, VALUE - 1.0, VALUE + 1.0),
     "noise_novelty": (UNCERTAINTY, CONFIDENCE),
+    "pit_histogram": (CONFIDENCE,),
+    "quantile_bands": (VALUE, np.stack([VALUE - 1.0, VALUE, VALUE + 1.0], axis=1), [0.05, 0.5, 0.95]),
     "reliability": (CORRECT, CONFIDENCE),
     "risk_coverage": (ERROR, UNCERTAINTY),
     "roc": (UNCERTAINTY, UNCERTAINTY + 0.5),
@@ -94,7 +96,9 @@ def test_makes_a_figure_if_no_axes_are_given(name):
 
 @every_plot
 def test_draws_a_single_row(name):
-    getattr(plots, name)(*(array[:1] for array in CALLS[name])).figure.canvas.draw()
+    getattr(plots, name)(
+        *(array[:1] if len(array) == len(ERROR) else array for array in CALLS[name])
+    ).figure.canvas.draw()
 
 
 @every_plot
@@ -358,3 +362,24 @@ def test_an_overview_of_a_model_in_one_line():
     for frames, n_axes in (("all", 4), ("target", 3)):
         model = HCMRegressor(Ridge(), frames=frames, calibration="split", random_state=0).fit(X, y)
         assert len(plots.overview(model, X, y).axes) == n_axes
+
+
+def test_bars_of_a_pit_histogram_are_the_shares_of_rows():
+    ax = plots.pit_histogram([0.05, 0.15, 0.12, 0.95], label="HCM")
+    shares = ax.patches[-1].get_data().values
+    np.testing.assert_allclose(shares[[0, 1, 9]], [0.25, 0.5, 0.25])
+    assert shares.sum() == pytest.approx(1)
+    assert "HCM: 4 rows" in ax.get_legend_handles_labels()[1]
+    with pytest.raises(InvalidInputError, match=r"'pit' of pit_histogram to lie in \[0, 1\]"):
+        plots.pit_histogram([1.5])
+
+
+def test_bands_go_from_the_outermost_pair_to_the_median_and_show_the_truth():
+    quantiles = np.sort(RNG.normal(size=(30, 5)), axis=1)
+    x, truth = RNG.permutation(30).astype(float), RNG.normal(size=30)
+    ax = plots.quantile_bands(x, quantiles, [0.05, 0.25, 0.5, 0.75, 0.95], y_true=truth)
+    assert ax.get_legend_handles_labels()[1] == ["5 % to 95 %", "25 % to 75 %", "50 %", "truth"]
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), quantiles[np.argsort(x), 2])
+    assert plots.quantile_bands(x, quantiles[:, :2], [0.1, 0.9]).get_legend_handles_labels()[1] == ["10 % to 90 %"]
+    with pytest.raises(InvalidInputError, match=r"an array of shape \(30, 2\)"):
+        plots.quantile_bands(x, quantiles, [0.1, 0.9])

@@ -158,10 +158,10 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
         check_trees(model)
         if manifest["format"] == 1:
             rename_settings(model)
-        if manifest["format"] < 3:
+        if manifest["format"] < 4:
             add_settings(model)
-        if manifest["format"] < 4 and vars(model).get("calibration_") is not None:
-            mark_unsigned(model.calibration_)
+            if vars(model).get("calibration_") is not None:
+                mark_unsigned(model.calibration_)
     except InvalidInputError:
         raise
     except Exception as error:

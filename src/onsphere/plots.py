@@ -42,6 +42,8 @@ __all__ = [
     "intervals",
     "noise_novelty",
     "overview",
+    "pit_histogram",
+    "quantile_bands",
     "reliability",
     "risk_coverage",
     "roc",
@@ -106,6 +108,78 @@ def error_by_confidence(error: ArrayLike, confidence: ArrayLike, *, n_bins: int 
     ax.boxplot([error[index == each] for each in filled], flierprops=far, patch_artist=True, **place, **BOX)
     ax.update_datalim([(0, 0), (1, 0)])
     return _finish(ax, "Confidence", "Error", title="box width: root of number of rows", top=error.max())
+
+
+def pit_histogram(pit: ArrayLike, *, n_bins: int = 10, label: str | None = None, ax: Axes | None = None) -> Axes:
+    """Draw how many rows have their truth in each tenth of their predicted distribution: equally many if it is right.
+
+    A hump means distributions that are too wide, a valley too narrow ones, a slope that they lie too high or too low.
+    The band holds 95 % of the bars by chance, with a fixed distribution.
+
+    Examples
+    --------
+    >>> ax = pit_histogram([0.1, 0.3, 0.6, 0.9], n_bins=2)
+    >>> ax.get_legend_handles_labels()[1]
+    ['if calibrated', 'by chance', '4 rows']
+    """
+    from scipy.stats import binom
+
+    owner = "pit_histogram"
+    check_number(owner, "n_bins", n_bins, above=1, closed="left", whole=True)
+    values = check_floats(owner, "pit", pit)
+    check_range(owner, "pit", values, low=0.0, high=1.0)
+    ax = _prepare_axes(ax)
+    shares = np.histogram(values, bins=n_bins, range=(0.0, 1.0))[0] / len(values)
+    ax.axhline(1 / n_bins, label="if calibrated", **REFERENCE)
+    low, high = binom.ppf([0.025, 0.975], len(values), 1 / n_bins) / len(values)
+    ax.axhspan(low, high, color=GREY, alpha=0.15, linewidth=0, label="by chance")
+    edges = np.linspace(0, 1, n_bins + 1)
+    ax.stairs(shares, edges, fill=True, color=BLUE, alpha=0.7, label=_join_label(label, f"{len(values):,} rows"))
+    ax.update_datalim([(0, 0), (1, 0)])
+    return _finish(ax, "Place of the truth in its distribution (PIT)", "Share of rows", top=max(shares.max(), high))
+
+
+def quantile_bands(
+    x: ArrayLike, quantiles: ArrayLike, q: ArrayLike, *, y_true: ArrayLike | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw a fan: bands between pairs of quantiles, the median, and the truth if it is given, over one number per row.
+
+    Parameters
+    ----------
+    x : array of shape (n,)
+        Where each row is drawn, such as a feature or a time.
+    quantiles : array of shape (n, Q)
+        As `predict_quantiles` gives them.
+    q : array of shape (Q,)
+        Their levels, rising. The first and the last are a pair, and so on; one in the middle is a line.
+    y_true : array of shape (n,), optional
+    ax : Axes, optional
+
+    Examples
+    --------
+    >>> ax = quantile_bands([0.0, 1.0], [[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]], [0.05, 0.5, 0.95])
+    >>> ax.get_legend_handles_labels()[1]
+    ['5 % to 95 %', '50 %']
+    """
+    owner = "quantile_bands"
+    place, levels = check_floats(owner, "x", x), check_floats(owner, "q", q)
+    bands = check_floats(owner, "quantiles", quantiles, n_dims=(2,))
+    if bands.shape != (len(place), len(levels)):
+        raise parameter_error(owner, "quantiles", f"an array of shape ({len(place)}, {len(levels)})", bands.shape)
+    check_range(owner, "q", levels, low=0.0, high=1.0)
+    ax = _prepare_axes(ax)
+    order = np.argsort(place, kind="stable")
+    for first in range(len(levels) // 2):
+        low, high = bands[order, first], bands[order, -1 - first]
+        name = f"{100 * levels[first]:g} % to {100 * levels[-1 - first]:g} %"
+        ax.fill_between(place[order], low, high, color=BLUE, alpha=0.2, linewidth=0, label=name)
+    if len(levels) % 2:
+        middle = len(levels) // 2
+        ax.plot(place[order], bands[order, middle], color=BLUE, linewidth=2, label=f"{100 * levels[middle]:g} %")
+    if y_true is not None:
+        true = check_floats(owner, "y_true", y_true)
+        ax.scatter(place, true, s=10, color=ORANGE, linewidths=0, zorder=3, label="truth")
+    return _finish(ax, "Row", "Target")
 
 
 def reliability(correct: ArrayLike, confidence: ArrayLike, *, n_bins: int = 15, ax: Axes | None = None) -> Axes:

@@ -326,6 +326,32 @@ def test_the_frame_of_the_paper_alone_can_be_asked_for(folder):
     assert "rejected" not in run("predict", "plain.onsphere", "fresh.csv", "--out", "p.csv").stdout
 
 
+def test_the_domain_is_found_and_said_and_quantiles_stay_inside(folder, houses):
+    fit = ("fit", "houses.csv", "--target", "price", "--backbone", "kernel", "--save", "new.onsphere")
+    assert "targets are numbers of at least 0" not in run(*fit).stdout
+    assert load("new.onsphere").domain_ is None
+    assert "targets are numbers of at least 0, so none below it is possible" in run(*fit, "--domain", "auto").stdout
+    options = ("--quantiles", "0.05,0.5,0.95", "--tails", "equal", "--out", "p.csv")
+    assert run("predict", "new.onsphere", "fresh.csv", *options).exit_code == 0
+    answers = pd.read_csv("p.csv")
+    names = ["quantile_0.05", "quantile_0.5", "quantile_0.95"]
+    assert list(answers.columns[-3:]) == names
+    assert (np.diff(answers[names], axis=1) >= 0).all()
+    assert (answers[names] >= 0).all(axis=None)
+    np.testing.assert_allclose(answers["upper"], answers["quantile_0.95"])
+    assert run(*fit, "--domain", "0,inf").exit_code == 0
+    assert load("new.onsphere").domain_.high == np.inf
+    assert_one_line(run(*fit, "--domain", "0,10"), "expected every target to be at least 0, at most 10. Got")
+    assert run(*fit, "--domain", "positive").exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["0.05,much", "0,1", "0.5,1.5", ""])
+def test_bad_levels_and_tails_are_rejected(folder, text):
+    words = "Expected levels above 0 and below 1 as --quantiles"
+    assert_one_line(run("predict", "model.onsphere", "fresh.csv", "--quantiles", text), words)
+    assert_one_line(run("predict", "model.onsphere", "fresh.csv", "--tails", "left"), "'--tails' parameter")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -342,6 +368,9 @@ def test_the_frame_of_the_paper_alone_can_be_asked_for(folder):
         (["--max-novelty", "0", "--novelty-false-alarm", "0.1"], "Expected --max-novelty or --novelty-false-alarm."),
         (["--max-novelty", "0.5", "--frames", "target"], "Expected no --max-novelty 0.5 with --frames target"),
         (["--frames", "input"], "'--frames' parameter"),
+        (["--domain", "prices"], "two numbers LOW,HIGH as --domain. Got 'prices'"),
+        (["--domain", "5,1"], "two numbers LOW,HIGH as --domain. Got '5,1'"),
+        (["--domain", "0,1,2"], "two numbers LOW,HIGH as --domain."),
         (["--accept", "much"], "'--accept'"),
         (["--seed", "-1"], "'--seed' parameter"),
         (["--coverage", "1.5"], "'--coverage' parameter"),

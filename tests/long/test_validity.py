@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 from scipy.stats import beta, betabinom, binom, kstest
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 
@@ -24,7 +24,7 @@ from onsphere import (
     MaxErrorRate,
     Novelty,
 )
-from onsphere.metrics import interval_coverage
+from onsphere.metrics import interval_coverage, winkler_score
 
 pytestmark = pytest.mark.long
 
@@ -207,3 +207,94 @@ def test_the_accepted_share_is_kept_on_average():
     ]
     # The share is Beta(180, 20); four standard errors of its mean.
     assert np.mean(shares) == pytest.approx(0.9, abs=4 * 0.0212 / np.sqrt(REPETITIONS))
+
+
+# --- whole distributions ---
+
+
+def draw_prices(rng, n):
+    """Prices over five orders of magnitude: a product of several effects, with noise in proportion."""
+    X = rng.normal(size=(n, 5))
+    return X, np.exp(5 + X @ np.array([1.2, 0.8, 0.6, 0.4, 0.2]) + 0.5 * rng.normal(size=n))
+
+
+@pytest.mark.parametrize("shape", ["pooled", "local"])
+def test_quantiles_and_the_cdf_are_calibrated_and_tails_balanced(shape):
+    """At levels k/200, as many of the targets lie at or below a quantile as its level says: Beta-binomial, exactly."""
+    rng = np.random.default_rng(6)
+    model = HCMRegressor(Ridge(), shape=shape).fit(*draw(rng, 300, 2))
+    assert (model._shape.trees is None) == (shape == "pooled")
+    levels = (0.05, *COVERAGES)
+    below = {level: [] for level in levels}
+    left, right, places = [], [], []
+    for _ in range(REPETITIONS):
+        model.calibrate(*draw(rng, N_CALIBRATION, 2))
+        X, Y = draw(rng, N_TEST, 2)
+        distribution = model.predict_distribution(X)
+        quantiles = distribution.quantiles(levels)
+        assert (np.diff(quantiles, axis=-1) >= 0).all()
+        for place, level in enumerate(levels):
+            below[level].append(np.sum(Y[:, 0] <= quantiles[:, 0, place]))
+        ends = distribution.interval(0.9, tails="equal", simultaneous=False)[:, 0]
+        left.append(N_TEST - np.sum(Y[:, 0] < ends[:, 0]))
+        right.append(N_TEST - np.sum(Y[:, 0] > ends[:, 1]))
+        # One row of each repetition has a calibration set of its own, so that these are independent.
+        places.append(distribution.pit(Y, random_state=len(places))[0, 0])
+    for level in levels:
+        assert_beta_binomial(below[level], level)
+    assert_beta_binomial(left, 0.95)
+    assert_beta_binomial(right, 0.95)
+    assert kstest(places, "uniform").pvalue > LEVEL
+
+
+@pytest.mark.parametrize("tails", ["symmetric", "equal", "shortest"])
+def test_intervals_on_another_scale_cover_as_promised_and_stay_positive(tails):
+    rng = np.random.default_rng(7)
+    boosting = HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=15)
+    model = HCMRegressor(boosting, domain="positive", random_state=0).fit(*draw_prices(rng, 500))
+    assert model.domain_.scale != "linear"
+    inside, above = [], []
+    for _ in range(REPETITIONS):
+        model.calibrate(*draw_prices(rng, N_CALIBRATION))
+        X, y = draw_prices(rng, N_TEST)
+        low, high = model.predict_interval(X, tails=tails).T
+        assert (low >= 0).all()
+        inside.append(np.sum((y >= low) & (y <= high)))
+        above.append(N_TEST - np.sum(y > high))
+    if tails == "equal":
+        assert_beta_binomial(above, 0.95)
+    if tails != "shortest":  # whose tails are no multiples of 1/200, so that it covers a little more
+        assert_beta_binomial(inside, 0.9)
+    assert np.mean(inside) >= find_bounds(len(inside), 0.9)[0]
+
+
+@pytest.mark.parametrize(
+    "backbone", [Ridge(), HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=15)], ids=["Ridge", "boosting"]
+)
+def test_prices_have_intervals_that_score_a_fifth_better(backbone):
+    """Against the symmetric intervals of the same backbone on the prices themselves."""
+    rng = np.random.default_rng(8)
+    train, held, (X, y) = draw_prices(rng, 600), draw_prices(rng, 300), draw_prices(rng, 2000)
+    scores = {}
+    for name, domain, tails in (("prices", "auto", "equal"), ("plain", None, "symmetric")):
+        model = HCMRegressor(backbone, domain=domain, random_state=0).fit(*train).calibrate(*held)
+        scores[name] = winkler_score(y, *model.predict_interval(X, tails=tails).T, coverage=0.9)
+    assert scores["prices"] <= 0.8 * scores["plain"]
+
+
+def test_whole_numbers_are_covered_at_least_as_promised():
+    rng = np.random.default_rng(9)
+
+    def draw_counts(n):
+        X = rng.uniform(0, 1, size=(n, 2))
+        return X, rng.poisson(1 + 4 * X[:, 0]).astype(float)
+
+    model = HCMRegressor(Ridge(), domain="count").fit(*draw_counts(300))
+    inside = []
+    for _ in range(REPETITIONS):
+        model.calibrate(*draw_counts(N_CALIBRATION))
+        X, y = draw_counts(N_TEST)
+        low, high = model.predict_interval(X, tails="equal").T
+        assert ((low == np.round(low)) & (low >= 0)).all()
+        inside.append(np.sum((y >= low) & (y <= high)))
+    assert np.mean(inside) >= find_bounds(len(inside), 0.9)[0]

@@ -155,6 +155,25 @@ def test_several_targets_have_columns_of_their_own(houses, tmp_path):
     ]
 
 
+def test_quantiles_have_columns_of_their_own_and_need_numbers(houses, tmp_path):
+    frame = houses(150, 0).assign(double=lambda rows: 2 * rows["price"])
+    frame.to_csv(tmp_path / "in.csv", index=False)
+    fit = fit_table(frame, ["price", "double"], backbone="kernel", domain="auto")
+    out, levels = tmp_path / "out.csv", [0.1, 0.9]
+    options = {"targets": ["price", "double"], "quantiles": levels, "tails": "equal"}
+    predict_file(fit.model, fit.columns, tmp_path / "in.csv", out, **options)
+    answers = pd.read_csv(out)
+    names = [f"quantile_{level}_{name}" for level in levels for name in ("price", "double")]
+    assert list(answers.columns[-4:]) == names
+    assert (answers["quantile_0.1_price"] <= answers["quantile_0.9_price"]).all()
+    labels = frame.drop(columns=["price", "double"]).assign(kind=np.where(frame["price"] > 700, "dear", "cheap"))
+    classes = fit_table(labels, ["kind"], backbone="kernel", domain="auto")
+    with pytest.raises(InvalidInputError, match="predicts numbers, for quantiles"):
+        predict_file(classes.model, classes.columns, tmp_path / "in.csv", out, quantiles=levels)
+    with pytest.raises(InvalidInputError, match="Expected no domain for classes"):
+        fit_table(labels, ["kind"], backbone="kernel", domain="positive")
+
+
 def test_without_a_threshold_nothing_is_accepted_or_rejected(houses, tmp_path):
     found = fit_table(houses(60, 0), ["price"], backbone="kernel")
     found.model.set_threshold(None)

@@ -67,12 +67,12 @@ def rename_settings(model: Any) -> None:
         vars(model._rule)["share"] = vars(model._rule).pop("q")
 
 
-# Settings that models of formats 1 and 2 do not have, with the values that say what these models do.
-_LATER_SETTINGS = {"frames": "target"}
+# Settings that models of formats 1 to 3 (and "frames" of 1 and 2) do not have, with what these models do.
+_LATER_SETTINGS = {"frames": "target", "domain": None, "shape": "pooled"}
 
 
 def add_settings(model: Any) -> None:
-    """Give a loaded model of format 1 or 2, which knows the target frame alone, the settings that came later."""
+    """Give a loaded model of format 1 to 3 the settings that came later."""
     for name in set(_LATER_SETTINGS) & set(model._get_param_names()):
         vars(model).setdefault(name, _LATER_SETTINGS[name])
 

@@ -16,18 +16,24 @@ from onsphere.calibration.conformal import (
     rows_needed,
     set_scores,
 )
+from onsphere.calibration.distribution import TAILS, PredictiveDistribution
 from onsphere.calibration.groups import Groups
 from onsphere.calibration.online import OnlineCoverage
 from onsphere.calibration.risk import control_risk, find_safe_settings, hoeffding_bentkus_p_value
+from onsphere.calibration.shape import SHAPES, Shape
 
 __all__ = [
     "NORMALIZATIONS",
+    "SHAPES",
+    "TAILS",
     "Calibration",
     "CalibrationSource",
     "ClassCalibration",
     "Groups",
     "OnlineCoverage",
+    "PredictiveDistribution",
     "RegressionCalibration",
+    "Shape",
     "conformal_quantile",
     "control_risk",
     "find_coverage_range",

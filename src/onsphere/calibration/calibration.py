@@ -20,7 +20,7 @@ from onsphere.calibration.conformal import conformal_quantile, set_scores
 from onsphere.calibration.density_ratio import ShiftWeights, compute_effective_size
 from onsphere.calibration.groups import WHOLE, Groups
 from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_stretch
-from onsphere.errors import InvalidInputError
+from onsphere.errors import InvalidInputError, NotCalibratedError
 from onsphere.sphere import geometry
 
 __all__ = [
@@ -87,14 +87,14 @@ def _replace_zeros(spread: Floats) -> Floats:
     return np.where(spread == 0, 1.0, spread)
 
 
-def _widen_slightly(quantile: Any) -> Any:
+def _widen_slightly(quantile: Any, *, outwards: float | None = None) -> Any:
     """Return a quantile that is wider by 1e-12, so that rounding does not exclude the row it came from."""
     if not np.isfinite(quantile).all():
         raise InvalidInputError(
             "No finite interval has this coverage: an output that was constant in the training rows varies in the "
             "calibration rows. Fit on rows in which it varies, or leave it out."
         )
-    return quantile * (1 + 1e-12)
+    return quantile * (1 + 1e-12) if outwards is None else quantile + outwards * 1e-12 * abs(quantile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,16 +366,69 @@ class RegressionCalibration(Calibration):
 
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Return intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""
-        scores = self.ratios
-        if scores.shape[1] == 1:
-            scores = scores[:, 0]
-        elif simultaneous:
-            scores = scores.max(axis=1)
-        half = _widen_slightly(self.find_limit(scores, coverage)) * sigma
+        half = self.find_ends(coverage, simultaneous=simultaneous)[1] * sigma
         result = np.empty((*value.shape, 2))
         np.subtract(value, half, out=result[..., 0])
         np.add(value, half, out=result[..., 1])
         return result
+
+    def find_ends(
+        self, coverage: float, *, simultaneous: bool = True, share_below: float | Floats | None = None
+    ) -> tuple[Any, Any]:
+        """Return both ends of an interval in units of sigma, numbers or arrays of shape (D,).
+
+        Parameters
+        ----------
+        coverage : float in (0, 1)
+        simultaneous : bool, default True
+            Whether all outputs are held at once; with unequal ends, each output then gets its part of the misses.
+        share_below : float or array of shape (D,), optional
+            The share of the misses that lie below. None for ends that are equally far away.
+        """
+        n_outputs = self.residuals.shape[1]
+        if share_below is None:
+            scores = self.ratios
+            if n_outputs == 1:
+                scores = scores[:, 0]
+            elif simultaneous:
+                scores = scores.max(axis=1)
+            half = _widen_slightly(self.find_limit(scores, coverage))
+            return -half, half
+        self.check_signs()
+        miss = (1.0 - coverage) / (n_outputs if simultaneous else 1)
+        ends: list[list[Any]] = [[], []]
+        for scores, share in zip(self.residuals.T, np.broadcast_to(share_below, n_outputs), strict=True):
+            ends[0].append(-self.find_limit(-scores, 1.0 - miss * float(share)))
+            ends[1].append(self.find_limit(scores, 1.0 - miss * (1.0 - float(share))))
+        lower, upper = (np.stack(end, axis=-1) for end in ends)
+        return _widen_slightly(lower, outwards=-1.0), _widen_slightly(upper, outwards=1.0)
+
+    @property
+    def has_distribution(self) -> bool:
+        """Whether every quantile follows from these rows, and not intervals alone."""
+        return self.is_signed and self.online is None and self.groups is None
+
+    def check_signs(self) -> None:
+        """Raise an error if the two sides of an interval cannot be told apart."""
+        if not self.is_signed:
+            raise NotCalibratedError(
+                "Quantiles and tails need errors with their signs. Got a calibration of an older file, which has their "
+                "sizes only. Call calibrate(X, y) again."
+            )
+        if self.online is not None:
+            raise NotCalibratedError(
+                "Quantiles and tails need a calibration on rows of one time. Got one that update moved on, which keeps "
+                "the coverage of symmetric intervals alone. Use tails='symmetric', or call calibrate(X, y) again."
+            )
+
+    def check_distribution(self) -> None:
+        """Raise an error if a distribution does not follow from these rows."""
+        self.check_signs()
+        if not self.has_distribution:
+            raise NotCalibratedError(
+                "A distribution needs a calibration without groups. Got one by groups, which gives intervals. Call "
+                "predict_interval, or calibrate(X, y) without groups."
+            )
 
     def radius(self, sigma: Floats, spread: Floats, *, coverage: float) -> Floats:
         """Return the radius (n,) of the ball, in units of the spread, that holds the whole target."""

@@ -9,9 +9,21 @@ import typer
 
 from onsphere._internal.atomic_files import check_writable, write_atomically
 from onsphere._internal.validation import check_option
+from onsphere.calibration import TAILS
 from onsphere.cli.console import print_files, print_json, spin
 from onsphere.cli.model_rows import read_feature_rows
-from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet, choose_coverage
+from onsphere.cli.table import (
+    AsJson,
+    CoverageOfFit,
+    Data,
+    Delimiter,
+    Model,
+    Quantiles,
+    Quiet,
+    Tails,
+    choose_coverage,
+    read_levels,
+)
 from onsphere.drift import DriftMonitor
 from onsphere.errors import InvalidInputError
 from onsphere.persistence import get_calibration_method
@@ -31,6 +43,8 @@ def export(
         typer.Option(help="A table of real rows to compare on.", show_default="rows drawn by what the model file says"),
     ] = None,
     coverage: CoverageOfFit = None,
+    tails: Tails = "symmetric",
+    quantiles: Quantiles = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -43,6 +57,8 @@ def export(
             f"Expected a file to write whose name ends in .onnx. Got {out}. Choose another name; rows to compare on "
             "are given by --rows."
         )
+    check_option("export", "--tails", tails, TAILS)
+    levels = read_levels(quantiles)
     check_writable(out, model, *([] if rows is None else [rows]))
     fitted, summary, columns = load_table_model(model)
     share = choose_coverage(coverage, summary)
@@ -55,7 +71,8 @@ def export(
         progress("reading")
         frame = None if rows is None else read_feature_rows(rows, columns, delimiter)
         progress("comparing")
-        parity = export_onnx(fitted, out, X=frame, coverage=share, summary=summary)
+        options: Any = {"coverage": share, "tails": tails, "quantiles": levels or None}
+        parity = export_onnx(fitted, out, X=frame, summary=summary, **options)
     if as_json:
         print_json(parity.to_dict() | {"out": out})
     elif not quiet:

@@ -13,6 +13,7 @@ import typer
 
 from onsphere._internal.atomic_files import check_writable
 from onsphere._internal.validation import check_number, check_option
+from onsphere.calibration import TAILS
 from onsphere.cli.console import print_figures, print_files, print_fit, print_json, print_message, print_table, spin
 from onsphere.cli.model_rows import KnownRows, name_rows, read_feature_rows, read_known_rows, restore_types
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
@@ -25,7 +26,7 @@ from onsphere.table.model_file import load_table_model
 from onsphere.table.predict import check_suffix
 from onsphere.table.prepare import TASKS
 
-__all__ = ["choose_coverage", "compare", "evaluate", "fit", "predict", "report"]
+__all__ = ["choose_coverage", "compare", "evaluate", "fit", "predict", "read_levels", "report"]
 
 Data = Annotated[Path, typer.Argument(help="A table: CSV, Parquet or Arrow.", show_default=False)]
 Model = Annotated[Path, typer.Argument(help="What `onsphere fit --save` wrote.", show_default=False)]
@@ -39,6 +40,16 @@ Ignore = Annotated[list[str] | None, typer.Option(help="A column not to learn fr
 Delimiter = Annotated[str | None, typer.Option(help="The delimiter of a CSV file.", show_default="found from the file")]
 Shifted = Annotated[
     Path | None, typer.Option(help="A second table, without a target, to compare with the first.", show_default=False)
+]
+Tails = Annotated[
+    str,
+    typer.Option(
+        help="Where intervals miss: symmetric around the value, equal on both sides, or as makes them shortest.",
+        autocompletion=lambda: TAILS,
+    ),
+]
+Quantiles = Annotated[
+    str | None, typer.Option(help="Levels of quantiles to add, such as 0.05,0.5,0.95.", show_default=False)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
@@ -104,6 +115,12 @@ def fit(
             show_default=False,
         ),
     ] = None,
+    domain: Annotated[
+        str,
+        typer.Option(
+            help="What the target can be: none (any number), auto (found, and said), positive, count, or LOW,HIGH."
+        ),
+    ] = "none",
     key: Annotated[list[str] | None, typer.Option(help="A column that names rows; repeat it for several.")] = None,
     ignore: Ignore = None,
     shifted: Shifted = None,
@@ -139,6 +156,7 @@ def fit(
                 novelty=novelty,
                 groups=groups,
                 time=time,
+                domain=_choose_domain(domain),
                 keys=key or (),
                 ignore=ignore or (),
                 random_state=seed,
@@ -178,11 +196,15 @@ def predict(
         Path | None, typer.Option(help="Where to write: .csv, .parquet or .arrow.", show_default="stdout, as CSV")
     ] = None,
     coverage: CoverageOfFit = None,
+    tails: Tails = "symmetric",
+    quantiles: Quantiles = None,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict each row of a table, with its uncertainty, noise, novelty, interval, and whether to accept it."""
+    check_option("predict", "--tails", tails, TAILS)
+    levels = read_levels(quantiles)
     if out is not None:
         check_writable(out, model, data)
         check_suffix(out)
@@ -203,6 +225,8 @@ def predict(
             out or sys.stdout.buffer,
             targets=summary["targets"],
             coverage=share,
+            tails=tails,
+            quantiles=levels,
             delimiter=delimiter,
             on_progress=lambda n_rows: progress(f"{n_rows:,} rows"),
         )
@@ -307,6 +331,41 @@ def _check_options(command: str, task: str, coverage: float, seed: int) -> None:
     check_option(command, "--task", task, TASKS)
     check_number(command, "--coverage", coverage, above=0, below=1)
     check_number(command, "--seed", seed, above=0, below=2**32, closed="left", whole=True)
+
+
+def read_levels(text: str | None) -> list[float]:
+    """Return the levels of quantiles that an option lists."""
+    if text is None:
+        return []
+    levels = _read_numbers(text)
+    if levels is None or not all(0 < level < 1 for level in levels):
+        raise InvalidInputError(
+            f"Expected levels above 0 and below 1 as --quantiles, separated by commas. Got {text!r}. Write for example "
+            "--quantiles 0.05,0.5,0.95."
+        )
+    return levels
+
+
+def _read_numbers(text: str) -> list[float] | None:
+    """Return the numbers in a text, separated by commas; None if a part of it is none."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        return None
+
+
+def _choose_domain(text: str) -> Any:
+    if text in ("auto", "positive", "count"):
+        return text
+    if text == "none":
+        return None
+    ends = _read_numbers(text)
+    if ends is None or len(ends) != 2 or not ends[0] < ends[1]:
+        raise InvalidInputError(
+            f"Expected auto, none, positive, count, or two numbers LOW,HIGH as --domain. Got {text!r}. A percentage is "
+            "--domain 0,100; an open end is inf."
+        )
+    return tuple(ends)
 
 
 def _choose_rule(accept: float | None, tolerance: float | None, risk: float | None) -> _Rule:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_fitted
-from onsphere.calibration import ClassCalibration
+from onsphere.calibration import ClassCalibration, PredictiveDistribution, RegressionCalibration
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export.backbone_graphs import convert_steps, list_steps
-from onsphere.export.graph_arrays import ROWS, GraphArray, hide_infinite_rows, hide_lost_rows
+from onsphere.export.graph_arrays import ROWS, GraphArray, concat, hide_infinite_rows, hide_lost_rows
 from onsphere.export.graph_builder import GraphBuilder
 from onsphere.export.graph_inputs import Inputs, add_column_inputs, add_table_input
 from onsphere.export.group_graphs import check_groups, compute_half_widths, find_group_column
@@ -34,30 +34,44 @@ from onsphere.models.frozen.ridge import Head, Kernel
 from onsphere.models.frozen.sums import LARGEST_OUTPUT, Solution
 from onsphere.models.frozen.targets import NumberTarget
 from onsphere.models.noise import SIGMA_FLOOR
-from onsphere.sphere import geometry, scores
+from onsphere.sphere import Domain, geometry, scores
 from onsphere.table.encoder import TableEncoder
 
 __all__ = [
+    "Asked",
     "check_exportable",
     "convert_model",
+    "find_ends",
     "list_outputs",
     "project_to_simplex",
 ]
 
 _OUTPUTS = (
     *("value", "label", "probabilities", "uncertainty", "sigma", "noise", "novelty", "novelty_p_value", "missed"),
-    *("lower", "upper", "set", "confidence", "accepted", "reason"),
+    *("lower", "upper", "quantiles", "set", "confidence", "accepted", "reason"),
 )
 _OF_FRAMES = ("noise", "novelty", "novelty_p_value", "missed", "reason")
 
 Outputs = dict[str, GraphArray]
 
 
-class _Asked(NamedTuple):
-    """The coverage of intervals and sets, and the column by which they are grouped, if one does."""
+class Asked(NamedTuple):
+    """The settings of a graph, which are fixed.
+
+    Attributes
+    ----------
+    coverage, tails
+        Of intervals; sets have the coverage alone.
+    levels : tuple of float
+        Of quantiles.
+    column : array of the graph, or None
+        The column by which intervals are grouped, if one does.
+    """
 
     coverage: float
-    column: GraphArray | None
+    tails: str = "symmetric"
+    levels: tuple[float, ...] = ()
+    column: GraphArray | None = None
 
 
 def check_exportable(model: Any) -> None:
@@ -69,12 +83,13 @@ def check_exportable(model: Any) -> None:
     check_fitted(model, "estimator_")
 
 
-def list_outputs(model: Any) -> tuple[str, ...]:
+def list_outputs(model: Any, asked: Asked) -> tuple[str, ...]:
     """Return the names that the outputs of a model may have, in their order."""
-    return tuple(name for name in _OUTPUTS if model._frames is not None or name not in _OF_FRAMES)
+    left_out = (*(() if asked.levels else ("quantiles",)), *(() if model._frames is not None else _OF_FRAMES))
+    return tuple(name for name in _OUTPUTS if name not in left_out)
 
 
-def convert_model(graph: GraphBuilder, model: Any, coverage: float) -> tuple[Outputs, Inputs]:
+def convert_model(graph: GraphBuilder, model: Any, asked: Asked) -> tuple[Outputs, Inputs]:
     """Add a model to a graph, and return its outputs by name and the description of its inputs."""
     first, steps = ([], []) if isinstance(model, FrozenHead) else _split_steps(model)
     if first and isinstance(first[0], TableEncoder):
@@ -82,7 +97,9 @@ def convert_model(graph: GraphBuilder, model: Any, coverage: float) -> tuple[Out
     else:
         x, inputs = add_table_input(graph, model.n_features_in_, getattr(model, "feature_names_in_", None))
     check_groups(model)
-    asked = _Asked(coverage, find_group_column(model, x, inputs))
+    if model.calibration_ is not None and model.calibration_.groups is not None:
+        _check_plain(model, asked)
+    asked = asked._replace(column=find_group_column(model, x, inputs))
     if isinstance(model, FrozenHead):
         outputs = _convert_frozen(model, x, asked)
     else:
@@ -112,27 +129,95 @@ def _split_steps(model: Any) -> tuple[list[Any], list[Any]]:
 # --- numbers ---
 
 
-def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: _Asked) -> Outputs:
+def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: Asked) -> Outputs:
     columns, value, sigma = model._read_table(table)
-    measured: Any = model._measure(numbers, value, sigma, predict=lambda trees, rows: convert_steps([trees], rows))
+
+    def predict(trees: Any, rows: GraphArray) -> GraphArray:
+        return convert_steps([trees], rows)
+
+    measured: Any = model._measure(numbers, value, sigma, predict=predict)
     if model._frames is not None:
         measured = Measured(*(None if part is None else hide_lost_rows(table, part) for part in measured))
-    uncertainty = model._compute_uncertainty(columns, sigma, measured.sigma)
-    return _convert_numbers(model, value, measured, uncertainty, asked)
+    uncertainty = model._compute_uncertainty(columns, value, sigma, measured.sigma)
+    curves = model._read_curves(numbers, predict=predict)
+    return _convert_numbers(model, value, measured, uncertainty, curves, asked)
 
 
-def _convert_numbers(model: Any, value: GraphArray, measured: Any, uncertainty: Any, asked: _Asked) -> Outputs:
-    outputs = {"value": _shape_like_target(model, value), "uncertainty": uncertainty}
-    outputs["sigma"] = _shape_like_target(model, model._calibrate_sigma(measured.sigma))
-    if model.calibration_ is not None:
+def _convert_numbers(
+    model: Any, value: GraphArray, measured: Any, uncertainty: Any, curves: GraphArray | None, asked: Asked
+) -> Outputs:
+    domain: Domain = model.domain_ or Domain()
+    center: Any = domain.from_scale(value)
+    outputs: Outputs = {"value": _shape_like_target(model, center), "uncertainty": uncertainty}
+    outputs["sigma"] = _shape_like_target(model, domain.convert_sigma(value, model._calibrate_sigma(measured.sigma)))
+    if model.calibration_ is not None and _has_plain_intervals(model, asked):
         source: Any = {"column": asked.column, "value": value, "missed": measured.missed}
         widths = compute_half_widths(model.calibration_, asked.coverage, **source)
         half = (measured.sigma + SIGMA_FLOOR * model.spread_) * widths
         outputs["lower"] = _shape_like_target(model, value - half)
         outputs["upper"] = _shape_like_target(model, value + half)
+    elif model.calibration_ is not None:
+        sigma = measured.sigma + SIGMA_FLOOR * model.spread_
+        for name, end in zip(("lower", "upper"), find_ends(model, asked), strict=True):
+            outputs[name] = _shape_like_target(model, _convert_scores(model, value, sigma, curves, end))
+    if asked.levels:
+        sigma = measured.sigma + SIGMA_FLOOR * model.spread_
+        outputs["quantiles"] = _convert_quantiles(model, value, sigma, curves, asked.levels)
     if model._frames is not None:
-        outputs["noise"] = _shape_like_target(model, measured.noise)
+        outputs["noise"] = _shape_like_target(model, domain.convert_sigma(value, measured.noise))
     return outputs | _name_novelty(measured.novelty, measured.missed)
+
+
+def _has_plain_intervals(model: Any, asked: Asked) -> bool:
+    """Return whether intervals are value ± a multiple of sigma."""
+    has_curves = model._shape is not None and model._shape.trees is not None
+    return model.domain_ is None and not has_curves and asked.tails == "symmetric"
+
+
+def _check_plain(model: Any, asked: Asked) -> None:
+    if isinstance(model.calibration_, RegressionCalibration) and not _has_plain_intervals(model, asked):
+        raise InvalidInputError(
+            "Expected symmetric intervals of groups, to export: value ± a multiple of sigma. Got groups together with "
+            "a domain, a local shape or other tails. Calibrate without groups, or use the model itself."
+        )
+
+
+def find_ends(model: Any, asked: Asked) -> tuple[Floats, Floats]:
+    """Return the scores of both ends of an interval, (D,)."""
+    shape = (1, model.calibration_.residuals.shape[1])
+    ordinary = PredictiveDistribution(
+        value=np.zeros(shape),
+        sigma=np.ones(shape),
+        calibration=model.calibration_,
+        domain=model.domain_ or Domain(),
+        shape=model._shape,
+        curves=None,
+        is_flat=False,
+    )
+    lower, upper = ordinary.find_ends(asked.coverage, tails=asked.tails)
+    return lower[0], upper[0]
+
+
+def _convert_quantiles(
+    model: Any, value: GraphArray, sigma: Any, curves: GraphArray | None, levels: tuple[float, ...]
+) -> GraphArray:
+    """Return the quantiles at all levels, (n, Q) or (n, D, Q)."""
+    calibration = model.calibration_
+    limits = [np.atleast_1d(calibration.find_limit(calibration.residuals, level)) for level in levels]
+    joined = concat([_convert_scores(model, value, sigma, curves, limit)[..., None] for limit in limits])
+    return joined[:, 0] if model._target_is_flat else joined
+
+
+def _convert_scores(model: Any, value: GraphArray, sigma: Any, curves: GraphArray | None, scores: Floats) -> Any:
+    """Return the targets (n, D) that have these scores, (D,)."""
+    residuals: Any = scores
+    if curves is not None:
+        columns = [
+            model._shape.from_scores(value.to_array(scores[None, output : output + 1]), curves, output)[:, None]
+            for output in range(len(scores))
+        ]
+        residuals = concat(columns)
+    return (model.domain_ or Domain()).to_target(value + sigma * residuals)
 
 
 def _shape_like_target(model: Any, columns: GraphArray) -> GraphArray:
@@ -146,7 +231,7 @@ def _name_novelty(novelty: GraphArray | None, missed: GraphArray | None) -> Outp
 # --- classes ---
 
 
-def _convert_classifier(model: Any, numbers: GraphArray, table: Any, asked: _Asked) -> Outputs:
+def _convert_classifier(model: Any, numbers: GraphArray, table: Any, asked: Asked) -> Outputs:
     columns: Any = split_columns(table, **model._layout)
     found: Any = (None, None) if model._frames is None else model._frames.measure_novelty(numbers)
     novelty, missed = (None if part is None else hide_lost_rows(table, part) for part in found)
@@ -154,7 +239,7 @@ def _convert_classifier(model: Any, numbers: GraphArray, table: Any, asked: _Ask
     return _convert_classes(model, columns, uncertainty, novelty, missed, asked)
 
 
-def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, missed: Any, asked: _Asked) -> Outputs:
+def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, missed: Any, asked: Asked) -> Outputs:
     direction = columns.direction
     probabilities: Any = mix_evenly(project_to_simplex(direction), novelty)
     index = direction.apply("ArgMax", shape=(ROWS,), dtype=np.int64, axis=1, keepdims=0)
@@ -215,7 +300,7 @@ def _cumulate(x: GraphArray) -> GraphArray:
 # --- frozen heads ---
 
 
-def _convert_frozen(model: FrozenHead, x: GraphArray, asked: _Asked) -> Outputs:
+def _convert_frozen(model: FrozenHead, x: GraphArray, asked: Asked) -> Outputs:
     solution, target = model._solve(), model.target_
     xp = x.__array_namespace__()
     last: Any = take_last_block(x, solution.widths)
@@ -247,7 +332,7 @@ def _convert_frozen(model: FrozenHead, x: GraphArray, asked: _Asked) -> Outputs:
     uncertainty = reduce(operator.add, parts)
     columns, value, measured = read() if found is None else found
     if is_numeric:
-        return _convert_numbers(model, value, measured, uncertainty, asked)
+        return _convert_numbers(model, value, measured, uncertainty, None, asked)
     return _convert_classes(model, columns, uncertainty, measured.novelty, missed, asked)
 
 

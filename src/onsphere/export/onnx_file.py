@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from onsphere import persistence
 from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.validation import Floats, check_number, is_number
+from onsphere._internal.validation import Floats, check_number, check_option, is_number
+from onsphere.calibration import TAILS, RegressionCalibration
+from onsphere.calibration.distribution import check_levels
 from onsphere.errors import InvalidInputError
 from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.export.graph_inputs import draw_rows
 from onsphere.export.group_graphs import find_known_groups
-from onsphere.export.model_graphs import check_exportable, convert_model, list_outputs
+from onsphere.export.model_graphs import Asked, check_exportable, convert_model, list_outputs
 from onsphere.export.parity import DRAWN, GIVEN, Parity, compare_answers
 from onsphere.table.columns import parse_column
 
@@ -29,20 +32,28 @@ N_SCORES = 100_000  # calibration scores in a graph, at most: two megabytes of t
 
 _KEY = "onsphere"
 _SCORES = ("calibration", "calibration_missed")  # in the metadata; older files do not have them
+_OPTIONAL = (*_SCORES, "tails", "quantiles")
 
 
 def export_onnx(
-    model: Any, path: str | Path, *, X: Any = None, coverage: float = 0.9, summary: dict[str, Any] | None = None
+    model: Any,
+    path: str | Path,
+    *,
+    X: Any = None,
+    coverage: float = 0.9,
+    tails: str = "symmetric",
+    quantiles: ArrayLike | None = None,
+    summary: dict[str, Any] | None = None,
 ) -> Parity:
     """Write a fitted model to one ONNX file: preprocessing, backbone, decoding, calibration and threshold.
 
     The file runs in any onnxruntime since 1.20, without onsphere. Its outputs are value, uncertainty and sigma (for
     classes label, probabilities and uncertainty); with a calibration lower and upper (for classes set) and confidence;
-    with a threshold accepted. A model with frames has noise, novelty and the shortfall behind it (missed) too, with a
-    calibration novelty_p_value, and with a threshold reason, a text as in `Assessment`. The input is one table "X" of
-    float64, or for a model of `fit_table` each column of the table, of shape (n, 1): numbers and booleans as float64
-    with NaN for missing, categories as text with "" for missing, dates as seconds since 1970 in float64. The metadata
-    under "onsphere" hold all this in JSON.
+    with a threshold accepted; with `quantiles` these. A model with frames has noise, novelty and the shortfall behind
+    it (missed) too, with a calibration novelty_p_value, and with a threshold reason, a text as in `Assessment`. The
+    input is one table "X" of float64, or for a model of `fit_table` each column of the table, of shape (n, 1): numbers
+    and booleans as float64 with NaN for missing, categories as text with "" for missing, dates as seconds since 1970 in
+    float64. The metadata under "onsphere" hold all this in JSON.
 
     Intervals are as wide as labels that `update` took in call for. Those of groups by the prediction, by novelty or by
     a column are in the graph too; a group without calibration rows gives NaN.
@@ -61,6 +72,11 @@ def export_onnx(
         summary of `fit_table`, column by column, with some values missing or unknown.
     coverage : float in (0, 1), default 0.9
         The coverage of intervals or sets, which is fixed in the graph.
+    tails : {"symmetric", "equal", "shortest"}
+        Where the misses of intervals lie, fixed too; see `PredictiveDistribution.interval`.
+    quantiles : numbers in (0, 1), optional
+        Levels at which the graph gives quantiles, as an output "quantiles" of shape (n, Q) or (n, D, Q); of a
+        calibrated model that predicts numbers.
     summary : dict, optional
         Plain JSON values to keep in the metadata.
 
@@ -83,9 +99,11 @@ def export_onnx(
     """
     check_exportable(model)
     check_number("export_onnx", "coverage", coverage, above=0, below=1)
-    graph = GraphBuilder(list_outputs(model))
-    outputs, inputs = convert_model(graph, model, coverage)
-    names = [name for name in list_outputs(model) if name in outputs]
+    check_option("export_onnx", "tails", tails, TAILS)
+    asked = Asked(coverage, tails, _check_quantiles(model, quantiles))
+    graph = GraphBuilder(list_outputs(model, asked))
+    outputs, inputs = convert_model(graph, model, asked)
+    names = [name for name in list_outputs(model, asked) if name in outputs]
     for name in names:
         graph.add_output(name, outputs[name].name, outputs[name].dtype, list(outputs[name].shape[1:]))
     metadata: dict[str, Any] = {
@@ -93,16 +111,32 @@ def export_onnx(
         "coverage": coverage,
         "inputs": inputs,
         "outputs": names,
+        **({"tails": tails} if tails != "symmetric" else {}),
+        **({"quantiles": list(asked.levels)} if asked.levels else {}),
         **list_calibration_scores(model),
     }
     persistence.to_json(metadata)  # fails before the comparison, which takes longer
     rows, source = (find_known_groups(model, draw_rows(inputs, summary)), DRAWN) if X is None else (X, GIVEN)
     session = open_session(graph.build({}).SerializeToString())
-    parity = compare_answers(model, session, inputs, rows, coverage, source=source)
+    parity = compare_answers(model, session, inputs, rows, asked, source=source)
     content = graph.build({_KEY: persistence.to_json(metadata | {"parity": parity.to_dict()})}).SerializeToString()
     with write_atomically(path) as part:
         part.write_bytes(content)
     return parity
+
+
+def _check_quantiles(model: Any, quantiles: ArrayLike | None) -> tuple[float, ...]:
+    if quantiles is None:
+        return ()
+    levels = check_levels("export_onnx", quantiles)
+    if not isinstance(model.calibration_, RegressionCalibration):
+        raise InvalidInputError(
+            "Expected a calibrated model that predicts numbers, for quantiles in the graph. Got one that "
+            f"{'is not calibrated' if model.calibration_ is None else 'predicts classes'}. Calibrate it, or leave "
+            "quantiles out."
+        )
+    model.calibration_.check_distribution()
+    return tuple(float(level) for level in levels)
 
 
 def list_calibration_scores(model: Any) -> dict[str, list[float] | None]:
@@ -156,7 +190,7 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
         metadata: Any = json.loads(session.get_modelmeta().custom_metadata_map.get(_KEY) or "null")
     except (ValueError, RecursionError):
         metadata = None
-    if not (isinstance(metadata, dict) and all(name in metadata for name in _CHECKS if name not in _SCORES)):
+    if not (isinstance(metadata, dict) and all(name in metadata for name in _CHECKS if name not in _OPTIONAL)):
         raise InvalidInputError(
             f"Expected a graph with the metadata of onsphere. Got {path}, an ONNX graph without them, so that its "
             "inputs and outputs are unknown. Write it with export_onnx."
@@ -247,6 +281,8 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     ),
     "outputs": lambda value: _is_list(value, _is_text),
     "parity": lambda value: isinstance(value, dict),
+    "tails": lambda value: value is None or value in TAILS,
+    "quantiles": lambda value: value is None or _is_list(value, lambda each: is_number(each) and 0 < each < 1),
     **{name: lambda value: value is None or _is_list(value, is_number) for name in _SCORES},
 }
 _FITS: dict[str, Callable[[Any, Any], bool]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.export.backbone_graphs import compute_amplification, has_trees, uses_float32
 from onsphere.export.graph_inputs import Inputs, prepare_inputs
 from onsphere.export.group_graphs import compute_widest_half
+from onsphere.export.model_graphs import Asked
 from onsphere.models import HCMRegressor
 from onsphere.models.frozen import FrozenHead
 
@@ -33,7 +35,8 @@ _N_BLOCK = 1_000  # rows at once: a graph of trees holds leaves of many trees fo
 _FIELDS: dict[str, str] = {"label": "value", "set": "prediction_set"}  # of an Assessment, if named differently
 _CHOICES = ("label", "set", "accepted", "reason")
 _SHARES = ("confidence", "novelty_p_value")  # of calibration rows
-_OF_NOISE = ("noise", "sigma", "uncertainty", "lower", "upper", "confidence", "accepted", "reason")
+_OF_NOISE = ("noise", "sigma", "uncertainty", "lower", "upper", "quantiles", "confidence", "accepted", "reason")
+_OF_DOMAIN = ("lower", "upper", "quantiles")
 _SCORES_WITH_UNIT = ("total", "distance", "anchored", "sigma", "linear", "quadratic", "kernel")  # that of the target
 
 
@@ -81,12 +84,16 @@ class Parity:
 
 
 def compare_answers(
-    model: Any, session: Any, inputs: Inputs, X: Any, coverage: float, *, source: str = GIVEN
+    model: Any, session: Any, inputs: Inputs, X: Any, asked: Asked | float, *, source: str = GIVEN
 ) -> Parity:
     """Run the model and the graph on some rows, and reject a graph whose differences rounding does not explain."""
-    ours = model.assess(X, coverage=coverage)
+    asked = asked if isinstance(asked, Asked) else Asked(asked)
+    coverage = asked.coverage
+    ours = model.assess(X, coverage=coverage, tails=asked.tails)
     theirs = _run(session, inputs, X, len(ours))
-    expected = {name: np.asarray(getattr(ours, _FIELDS.get(name, name))) for name in theirs}
+    expected = {
+        name: np.asarray(getattr(ours, _FIELDS.get(name, name))) for name in theirs if name != "quantiles"
+    } | _predict_unrounded(model, X, asked, list(theirs))
     backbone = model.estimator_
     rounding = _SINGLE if uses_float32(backbone) else max(_DOUBLE, _AMPLIFIED * compute_amplification(backbone))
     bounds = _Bounds(model, expected, ours.direction_norm, rounding, coverage)
@@ -103,8 +110,10 @@ def compare_answers(
             unexplained = ~bounds.allows_share(name, answer)
         else:
             difference = _subtract(expected[name], answer)
+            if name in _OF_DOMAIN and model.domain_ is not None and model.domain_.is_whole:
+                difference = np.maximum(difference - 0.5, 0.0)  # the nearest whole number is no further away
             largest[name] = float(difference.max())
-            difference = np.max(_to_columns(difference / bounds.get_size(name)), axis=1)
+            difference = np.max((difference / bounds.get_size(name)).reshape(len(ours), -1), axis=1)
             tolerance[name] = bounds.get_tolerance(name)
             unexplained = difference > tolerance[name]
         if name in _OF_NOISE and unexplained.any():
@@ -121,6 +130,20 @@ def compare_answers(
             )
     n_flags, n_leaves = int(largest.get("accepted", 0)), len(other_leaves)
     return Parity(len(ours), source, largest, relative, tolerance, n_flags, n_leaves, _explain(model, rounding))
+
+
+def _predict_unrounded(model: Any, X: Any, asked: Asked, names: list[str]) -> dict[str, Any]:
+    """Return the quantiles and, of a model with a domain, the ends of intervals before they become whole numbers."""
+    if "quantiles" not in names and ("lower" not in names or model.domain_ is None):
+        return {}
+    raw = copy(model)
+    raw.domain_ = None if model.domain_ is None else replace(model.domain_, is_whole=False)
+    distribution = raw.predict_distribution(X)
+    found: dict[str, Any] = {}
+    if raw.domain_ is not None:
+        ends = distribution.interval(asked.coverage, tails=asked.tails)
+        found = {"lower": ends[..., 0], "upper": ends[..., 1]}
+    return found | ({"quantiles": distribution.quantiles(asked.levels)} if asked.levels else {})
 
 
 def _get_error_trees(model: Any) -> Any:
@@ -188,6 +211,8 @@ class _Bounds:
         self._is_numeric = "value" in answers
         spread = model.spread_ if self._is_numeric else np.ones(1)
         self._ordinary = np.where(spread == 0, 1.0, spread)
+        domain = model.domain_ if self._is_numeric else None
+        self._domain = None if domain is None or domain.scale == "linear" else domain
         n_rows = len(answers["uncertainty"])
         self._length = np.ones(n_rows) if length is None else np.maximum(np.nan_to_num(length, nan=1.0), 1.0)
         ordinary = model._get_ordinary()
@@ -206,7 +231,7 @@ class _Bounds:
         """Return the largest relative difference; a square root turns one of ε near zero into √ε."""
         if name == "missed":
             return _MISSED
-        roots = ("sigma", "noise", "lower", "upper")
+        roots = ("sigma", "noise", *_OF_DOMAIN)
         is_root = name in roots or (name == "uncertainty" and self._score in ("sigma", "total"))
         return self._rounding**0.5 if self._is_numeric and is_root else self._rounding
 
@@ -221,13 +246,22 @@ class _Bounds:
             return known + self._slope
         if name == "probabilities":
             return self._length[:, None] + known + self._slope
+        if self._domain is not None:
+            # A difference on the scale that is learned grows with the target itself.
+            learned = np.abs(self._domain.to_scale(self._answers["value"])).max() + self._ordinary.max()
+            if name in _OF_DOMAIN:
+                learned *= 1.0 + float(np.max(compute_widest_half(self._model.calibration_, self._coverage)))
+            return (known + self._domain.shift + 1.0) * (1.0 + learned)
         if name == "uncertainty":
             unit = float(self._ordinary.max()) if self._score in _SCORES_WITH_UNIT else 1.0
             return known + unit * (self._length + self._slope)
         ordinary = self._ordinary
-        if name in ("lower", "upper"):
+        if name in _OF_DOMAIN:
             ordinary = ordinary * (1.0 + compute_widest_half(self._model.calibration_, self._coverage))
-        return known + (ordinary if answer.ndim > 1 else ordinary[0])
+        n_axes = answer.ndim - (name == "quantiles")
+        if n_axes == 1:
+            return known + ordinary[0]
+        return known + (ordinary[:, None] if name == "quantiles" else ordinary)
 
     def find_close_calls(self, name: str) -> NDArray[np.bool_]:
         """Return the rows whose choice is too close to call."""

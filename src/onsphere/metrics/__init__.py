@@ -10,6 +10,7 @@ from onsphere.metrics.classification import (
     expected_calibration_error,
     fpr_at_tpr,
 )
+from onsphere.metrics.predictive import crps, crps_per_row, pinball_loss, pit_uniformity
 from onsphere.metrics.regression import (
     coverage_at_sigma,
     gaussian_crps,
@@ -33,6 +34,8 @@ __all__ = [
     "auroc",
     "brier_score",
     "coverage_at_sigma",
+    "crps",
+    "crps_per_row",
     "excess_aurc",
     "expected_calibration_error",
     "fpr_at_tpr",
@@ -43,6 +46,8 @@ __all__ = [
     "mean_sample_rmse",
     "monotonicity_index",
     "pearson",
+    "pinball_loss",
+    "pit_uniformity",
     "regression_calibration_error",
     "risk_coverage_curve",
     "sample_rmse",

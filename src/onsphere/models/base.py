@@ -28,6 +28,7 @@ from onsphere._internal.validation import (
     check_labels,
     check_no_gradient,
     check_number,
+    check_option,
     check_same_length,
     check_sample_weight,
     check_target_given,
@@ -37,7 +38,7 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibration import Calibration, OnlineCoverage
+from onsphere.calibration import TAILS, Calibration, OnlineCoverage
 from onsphere.calibration.groups import GroupSource, fit_groups
 from onsphere.decision import Novelty, Rule
 from onsphere.errors import InvalidInputError, InvalidTypeError, NotCalibratedError, OnsphereWarning
@@ -91,7 +92,7 @@ class Prediction(Protocol):
         """Return the fields of an Assessment that need no calibration."""
         ...
 
-    def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
+    def get_bounds(self, model: Any, coverage: float, tails: str) -> dict[str, Any]:
         """Return the fields of an Assessment that hold intervals or sets, of a calibrated model."""
         ...
 
@@ -498,7 +499,7 @@ class CalibratedModel:
         mask = rejected if value.ndim == 1 else np.broadcast_to(rejected[:, None], value.shape)
         return np.ma.MaskedArray(value, mask=mask)
 
-    def assess(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> Assessment:
+    def assess(self, X: Any, *, coverage: float = 0.9, tails: str = "symmetric", groups: Any = None) -> Assessment:
         """Return everything the model has to say about each row, from one pass.
 
         Intervals or sets, confidence and expected error are None without a calibration; `accepted` is None without a
@@ -509,15 +510,18 @@ class CalibratedModel:
         X : array or DataFrame of shape (n, p)
         coverage : float in (0, 1), default 0.9
             Of the intervals or sets.
+        tails : {"symmetric", "equal", "shortest"}
+            Where the misses of intervals lie; see `PredictiveDistribution.interval`. Sets have none.
         groups : array of shape (n,), optional
             The group of each row, for a model that was calibrated with groups given as values.
         """
         check_number("assess", "coverage", coverage, above=0, below=1)
+        check_option("assess", "tails", tails, TAILS)
         prediction = self._predict_by_group(X, groups, "assess", self._predict(X))
         fields = prediction.get_fields(self)
         if self.calibration_ is not None:
             calibration = self._require_calibration("assess")
-            fields |= prediction.get_bounds(self, coverage)
+            fields |= prediction.get_bounds(self, coverage, tails)
             fields |= {
                 "confidence": calibration.confidence(prediction.uncertainty),
                 "expected_error": calibration.expected_error(prediction.uncertainty),

@@ -87,7 +87,7 @@ class ClassPrediction(NamedTuple):
         """Return the ambiguity of each row."""
         return self.noise
 
-    def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
+    def get_bounds(self, model: Any, coverage: float, tails: str) -> dict[str, Any]:
         """Return the set of classes of each row, of a calibrated model."""
         return {"prediction_set": self.get_set(model, coverage)}
 

@@ -28,6 +28,7 @@ __all__ = [
     "N_ROWS_NEEDED",
     "SIGMA_FLOOR",
     "ErrorFrame",
+    "clip_inputs",
     "fit_error_frame",
     "has_mean_leaves",
     "predict_left_out",
@@ -111,8 +112,12 @@ class ErrorFrame:
         parts = [value / self.unit]
         parts += [] if sigma is None else [xp.log(sigma / self.unit + _SMALLEST)]
         parts += [] if missed is None else [xp.log(missed[:, None] + _SMALLEST)]
-        joined = xp.concat([rows, *parts] if self.uses_rows else parts, axis=-1)
-        return xp.clip(joined, -_LARGEST, _LARGEST)
+        return clip_inputs(xp.concat([rows, *parts] if self.uses_rows else parts, axis=-1))
+
+
+def clip_inputs(rows: Array) -> Array:
+    """Return rows as trees can take them; numpy, or arrays of a graph."""
+    return array_namespace(rows).clip(rows, -_LARGEST, _LARGEST)
 
 
 def read_noise(columns: Array) -> Array:
@@ -176,6 +181,7 @@ def predict_left_out(
     weights: Floats | None,
     layout: dict[str, Any] | None,
     *,
+    by_fold: bool = False,
     n_folds: int = _N_FOLDS,
     n_jobs: int | None = None,
     eval_set: Any = None,
@@ -187,11 +193,13 @@ def predict_left_out(
     owner : model, for errors
     backbone : fitted backbone
     X, columns, weights, layout, eval_set : what it was fitted on
+    by_fold : bool, default False
+        Whether to fit again without each part of the rows, however cheap leaving them out may be.
     n_folds, n_jobs : int
         How often it is fitted again if it has to be, and how many of these fits run at once.
     """
     steps, forest = get_learner(backbone)
-    if has_mean_leaves(forest):
+    if has_mean_leaves(forest) and not by_fold:
         left_out = _leave_out_of_leaves(forest, X if steps is None else steps.transform(X), columns, weights)
         if left_out is not None:
             return left_out

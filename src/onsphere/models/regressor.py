@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
 
 import numpy as np
@@ -27,6 +28,8 @@ from onsphere._internal.validation import (
     parameter_error,
 )
 from onsphere.calibration import RegressionCalibration, root_mean_square
+from onsphere.calibration.distribution import TAILS, PredictiveDistribution
+from onsphere.calibration.shape import SHAPES, Shape, fit_shape
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
     BackboneModel,
@@ -38,19 +41,21 @@ from onsphere.models.backbone import (
     prepare_backbone,
     split_columns,
 )
-from onsphere.models.base import CalibratedModel
 from onsphere.models.choice import choose_for
+from onsphere.models.distributions import DistributionMixin
 from onsphere.models.fitted import FittedModel, check_n_features, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
 from onsphere.models.noise import (
     N_ROWS_NEEDED,
     SIGMA_FLOOR,
     ErrorFrame,
+    clip_inputs,
     fit_error_frame,
     has_mean_leaves,
     predict_left_out,
 )
-from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
+from onsphere.sphere import Domain, Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
+from onsphere.sphere.domain import find_domain, list_scales, measure_scale, pick_scale
 from onsphere.sphere.embeddings import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
@@ -76,12 +81,13 @@ _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
 
 
 class RegressionPrediction(NamedTuple):
-    """One pass over rows with numbers to predict, in their own unit.
+    """One pass over rows with numbers to predict, on the scale on which they are learned.
 
     Attributes
     ----------
     value, sigma : arrays of shape (n, D)
     uncertainty : array of shape (n,)
+        In the unit of the target.
     details : dict
         Further fields of an Assessment.
     noise : array of shape (n, D), or None
@@ -89,6 +95,8 @@ class RegressionPrediction(NamedTuple):
         See `onsphere.models.frames.Measured`.
     parts : int array of shape (n,), or None
         The part of the calibration rows that each row uses.
+    curves : array of shape (n, D, K), or None
+        The shape of the error of each row; see `onsphere.calibration.shape.Shape`.
     """
 
     value: Floats
@@ -99,10 +107,19 @@ class RegressionPrediction(NamedTuple):
     novelty: Floats | None = None
     missed: Floats | None = None
     parts: NDArray[np.intp] | None = None
+    curves: Floats | None = None
 
     def get_value(self, model: Any) -> Floats:
         """Return the value in the shape of the y of fit."""
-        return _shape_like_target(model, self.value)
+        value = self.value if model.domain_ is None else model.domain_.from_scale(self.value)
+        return _shape_like_target(model, value)
+
+    def get_sigma(self, model: Any) -> Floats:
+        """Return sigma in the unit and the shape of the y of fit, as calibrated as the model is."""
+        return _shape_like_target(model, self._convert_sigma(model, model._calibrate_sigma(self.sigma)))
+
+    def _convert_sigma(self, model: Any, sigma: Floats) -> Floats:
+        return sigma if model.domain_ is None else model.domain_.convert_sigma(self.value, sigma)
 
     def get_fields(self, model: Any) -> dict[str, Any]:
         """Return the fields of an Assessment that need no calibration."""
@@ -111,29 +128,52 @@ class RegressionPrediction(NamedTuple):
         frames = {"noise": self.get_noise(model), "novelty": self.novelty}
         return {"sigma": sigma, "output_names": names, **frames, **self.details}
 
-    def get_sigma(self, model: Any) -> Floats:
-        """Return sigma in the shape of the y of fit, as calibrated as the model is."""
-        return _shape_like_target(model, model._calibrate_sigma(self.sigma))
-
     def get_noise(self, model: Any) -> Floats | None:
         """Return the noise in the shape of the y of fit."""
-        return None if self.noise is None else _shape_like_target(model, self.noise)
+        return None if self.noise is None else _shape_like_target(model, self._convert_sigma(model, self.noise))
 
-    def get_bounds(self, model: Any, coverage: float) -> dict[str, Any]:
+    def get_bounds(self, model: Any, coverage: float, tails: str) -> dict[str, Any]:
         """Return both ends of the intervals that hold all outputs of a row at once."""
-        interval = self.get_interval(model, coverage, simultaneous=True)
+        interval = self.get_interval(model, coverage, simultaneous=True, tails=tails)
         return {"lower": interval[..., 0], "upper": interval[..., 1]}
 
-    def get_interval(self, model: Any, coverage: float, *, simultaneous: bool) -> Floats:
+    def get_distribution(self, model: Any) -> PredictiveDistribution:
+        """Return the distributions of a calibrated model."""
+        model.calibration_.check_distribution()
+        return self._make_distribution(model, slice(None), model.calibration_)
+
+    def _make_distribution(self, model: Any, rows: Any, calibration: RegressionCalibration) -> PredictiveDistribution:
+        """Return the distributions of some rows, from calibration rows for them."""
+        return PredictiveDistribution(
+            value=self.value[rows],
+            sigma=self._get_interval_sigma(model)[rows],
+            calibration=calibration,
+            domain=model.domain_ or Domain(),
+            shape=model._shape,
+            curves=None if self.curves is None else self.curves[rows],
+            is_flat=model._target_is_flat,
+        )
+
+    def get_interval(self, model: Any, coverage: float, *, simultaneous: bool, tails: str) -> Floats:
         """Return the intervals of a calibrated model, shape (n, 2) or (n, D, 2)."""
         sigma, interval = self._get_interval_sigma(model), np.empty((*self.value.shape, 2))
         options: Any = {"coverage": coverage, "simultaneous": simultaneous}
+        is_plain = tails == "symmetric" and self.curves is None and model.domain_ is None
         for rows, calibration in model.calibration_.split(self.parts):
-            interval[rows] = calibration.interval(self.value[rows], sigma[rows], **options)
+            if is_plain:
+                interval[rows] = calibration.interval(self.value[rows], sigma[rows], **options)
+            else:
+                distribution = self._make_distribution(model, rows, calibration)
+                interval[rows] = distribution.interval_columns(tails=tails, **options)
         return _shape_like_target(model, interval)
 
     def get_radius(self, model: Any, coverage: float) -> Floats:
         """Return the radius of the ball around each value, shape (n,)."""
+        if model.domain_ is not None and model.domain_.scale != "linear":
+            raise InvalidInputError(
+                "predict_radius needs a target that is learned as it is: on another scale a ball is none. Got a model "
+                f"that learns the {model.domain_.scale} of the target. Use predict_interval, or fit with domain=None."
+            )
         sigma, radius = self._get_interval_sigma(model), np.empty(len(self.value))
         for rows, calibration in model.calibration_.split(self.parts):
             radius[rows] = calibration.radius(sigma[rows], model.spread_, coverage=coverage)
@@ -146,13 +186,21 @@ class RegressionPrediction(NamedTuple):
             check_output_names(model, y.columns, model._output_names)
         check_same_length(self.uncertainty, target)
         check_n_outputs(model, target, self.value.shape[1])
-        return RegressionCalibration.measure(
-            residual=target - self.value,
+        domain = model.domain_
+        if domain is not None:
+            domain.check(model, target)
+        measured = RegressionCalibration.measure(
+            residual=(target if domain is None else domain.to_scale(target)) - self.value,
             sigma=self._get_interval_sigma(model),
             uncertainty=self.uncertainty,
             spread=model.spread_,
             missed=self.missed,
         )
+        if domain is not None:  # errors are in the unit of the target
+            measured = replace(measured, error=root_mean_square(target - domain.from_scale(self.value)))
+        if self.curves is not None:
+            measured = replace(measured, residuals=model._shape.to_scores(measured.residuals, self.curves))
+        return measured
 
     def _get_interval_sigma(self, model: Any) -> Floats:
         return self.sigma + SIGMA_FLOOR * model.spread_
@@ -162,10 +210,12 @@ def _shape_like_target(model: Any, values: Floats) -> Floats:
     return values[:, 0] if model._target_is_flat else values
 
 
-class RegressionMixin(CalibratedModel):
-    """Standard deviations, intervals and balls of a model that predicts numbers."""
+class RegressionMixin(DistributionMixin):
+    """Standard deviations, intervals, balls and distributions of a model that predicts numbers."""
 
     spread_: Floats
+    domain_: Domain | None = None
+    _shape: Shape | None = None
     _target_is_flat: bool
     _output_names: tuple[str, ...] | None = None
     _sigma_factor: Floats | None = (
@@ -214,8 +264,23 @@ class RegressionMixin(CalibratedModel):
         """Return the standard deviation of the noise, in the unit and shape of the target."""
         return self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").get_sigma(self)
 
+    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+        """Return the distribution of the target of each row, from one pass; needs a calibrated model.
+
+        The promise is that of `predict_interval`, for every quantile. Rows that were calibrated by groups, or in the
+        light of labels that came later, have intervals and no distribution.
+        """
+        self._require_calibration("predict_distribution")
+        return self._predict_as(RegressionPrediction, X, "predict_distribution", "numbers").get_distribution(self)
+
     def predict_interval(
-        self, X: Any, *, coverage: float | Sequence[float] = 0.9, simultaneous: bool = True, groups: Any = None
+        self,
+        X: Any,
+        *,
+        coverage: float | Sequence[float] = 0.9,
+        simultaneous: bool = True,
+        tails: str = "symmetric",
+        groups: Any = None,
     ) -> Floats:
         """Return intervals that hold the target with probability `coverage`; needs a calibrated model.
 
@@ -231,6 +296,8 @@ class RegressionMixin(CalibratedModel):
         simultaneous : bool, default True
             For several outputs, whether all of a row lie in their intervals at once with that probability, or each
             by itself.
+        tails : {"symmetric", "equal", "shortest"}
+            Where the misses lie; see `PredictiveDistribution.interval`.
         groups : array of shape (n,), optional
             The group of each row, for a model that was calibrated with groups given as values.
 
@@ -240,14 +307,15 @@ class RegressionMixin(CalibratedModel):
         many of these
         """
         if isinstance(coverage, Sequence | np.ndarray):
-            options: Any = {"simultaneous": simultaneous, "groups": groups}
+            options: Any = {"simultaneous": simultaneous, "tails": tails, "groups": groups}
             return np.stack([self.predict_interval(X, coverage=float(each), **options) for each in coverage])
         check_number("predict_interval", "coverage", coverage, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
+        check_option("predict_interval", "tails", tails, TAILS)
         self._require_calibration("predict_interval")
         prediction = self._predict_as(RegressionPrediction, X, "predict_interval", "numbers")
         prediction = self._predict_by_group(X, groups, "predict_interval", prediction)
-        return prediction.get_interval(self, coverage, simultaneous=simultaneous)
+        return prediction.get_interval(self, coverage, simultaneous=simultaneous, tails=tails)
 
     def predict_radius(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> Floats:
         """Return the radius of the ball around each prediction that holds all outputs with probability `coverage`.
@@ -307,6 +375,16 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         split does.
     n_jobs : int, optional
         How many fits run at once: of the folds of "cv", of the error frame, and of the candidates of "auto".
+    domain : None, "auto", "positive", "count" or (low, high), default None
+        The values that the target can have: any number, at least 0, whole numbers of at least 0, or a range (None for
+        an open end). Intervals, quantiles and samples stay inside. A skewed target that is never negative is learned as
+        its root or logarithm if that gives better intervals on left-out rows; then `predict` gives the middle of the
+        distribution, and `predict_mean` its mean. "auto" finds the domain from the targets and says so in
+        `domain_.reason`.
+    shape : {"pooled", "local", "auto"}, default "pooled"
+        Whether errors have the same distribution on all rows, apart from sigma, or one that trees learn from rows left
+        out, at the cost of five fits on four fifths of the rows. "auto" takes the better on left-out rows. Coverage
+        holds with each.
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -318,6 +396,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         With "auto", the figures by which the backbone was chosen; empty with too few rows to compare.
     embedding_ : embedding
         The fitted embedding.
+    domain_ : Domain or None
+        What is known of the target, and the scale on which it is learned.
     calibration_ : RegressionCalibration or None
     threshold_ : float or None
     n_features_in_, feature_names_in_
@@ -341,6 +421,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     embedding_: RegressionEmbedding
     _frames: Frames | None = None  # models of older files have none
     _eval_set: Any = None  # while it is being fitted
+    _choices: tuple[Domain | None, str] | None = None  # of a fold: those of the model that it calibrates
     _errors_at_fit: tuple[int, float] | None = None  # of a fitted model: the number of rows, and their median error
 
     def __init__(
@@ -352,6 +433,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         frames: str | Collection[str] = "all",
         uncertainty_score: str = "auto",
         calibration: str | float | None = None,
+        domain: str | tuple[float | None, float | None] | None = None,
+        shape: str = "pooled",
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -361,6 +444,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self.frames = frames
         self.uncertainty_score = uncertainty_score
         self.calibration = calibration
+        self.domain = domain
+        self.shape = shape
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -389,10 +474,14 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     def _make_fold(self) -> Any:
         fold = self._clone_chosen()
         fold._eval_set = self._eval_set
+        # So that a fold calibrates the same scores.
+        is_local = self._shape is not None and self._shape.trees is not None
+        fold._choices = (self.domain_, "local" if is_local else "pooled")
         return fold
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         asked = check_frames(self, FRAMES)
+        check_option(self, "shape", self.shape, SHAPES)
         embedding = self._make_embedding()
         fitted = wrap_fitted(self, self.estimator) if is_fitted_already(self.estimator) else None
         backbone = fitted or (None if self._is_auto() else prepare_backbone(self, self.estimator, self.random_state))
@@ -404,24 +493,71 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             backbone = prepare_backbone(self, chosen, self.random_state)
         asked = self._resolve_frames(asked, backbone)
         weights = check_sample_weight(sample_weight, rows)
+        has_target = "target" in asked
+        self.domain_ = self._choose_domain(embedding, backbone, rows, target, weights, has_target=has_target)
+        scaled = target if self.domain_ is None else self.domain_.to_scale(target)
+        columns, learned = self._fit_target(embedding, backbone, rows, scaled, weights, has_target=has_target)
+        self._center = np.average(scaled, axis=0, weights=weights)
+        self._shape = None
+        self._frames = self._fit_frames(asked, rows, as_columns(scaled), columns, learned, weights)
+
+    def _fit_target(
+        self,
+        embedding: RegressionEmbedding,
+        backbone: Any,
+        rows: Any,
+        target: Floats,
+        weights: Floats | None,
+        *,
+        has_target: bool,
+    ) -> tuple[Floats, Floats]:
+        """Fit the embedding and the backbone; return the columns of the sphere, and those that the backbone learned."""
         self.embedding_ = embedding.fit(target, weights)
         self.spread_ = embedding.spread_
         carried = {"magnitude": embedding.has_magnitude, "mean": self.decoder == "mean"}
         columns = join_columns(embedding.embed(target), **carried)
         self._layout: dict[str, Any] | None = None
-        if "target" in asked:
+        if has_target:
             self._layout = {"n_outputs": embedding.n_outputs_, **carried}
-        learned = columns if "target" in asked else as_columns(target)
+        learned = columns if has_target else as_columns(target)
         self._n_columns = learned.shape[1]
         self._errors_at_fit = self._sigma_factor = None
-        if fitted is None:
+        if isinstance(backbone, FittedModel):
+            check_n_features(self, backbone, rows)
+            self.estimator_ = backbone
+        else:
             options = {"eval_set": self._eval_set}
             self.estimator_ = fit_backbone(self, backbone, rows, learned, weights, self._layout, **options)
-        else:
-            check_n_features(self, fitted, rows)
-            self.estimator_ = fitted
-        self._center = np.average(target, axis=0, weights=weights)
-        self._frames = self._fit_frames(asked, rows, as_columns(target), columns, learned, weights)
+        return columns, learned
+
+    def _choose_domain(
+        self,
+        embedding: RegressionEmbedding,
+        backbone: Any,
+        rows: Any,
+        target: Floats,
+        weights: Floats | None,
+        *,
+        has_target: bool,
+    ) -> Domain | None:
+        """Return the domain, on the scale with the best intervals on left-out rows; None if none is asked for."""
+        if self._choices is not None:
+            return self._choices[0]
+        counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
+        domain = find_domain(self, target[counted])
+        candidates = [] if domain is None else list_scales(domain, as_columns(target)[counted])
+        if len(candidates) < 2 or isinstance(backbone, FittedModel):  # which predicts the target itself
+            return domain
+        losses: list[float] = []
+        for candidate in candidates:
+            fresh: Any = clone(embedding)
+            given = (fresh, clone(backbone), rows, candidate.to_scale(target), weights)
+            _, learned = self._fit_target(*given, has_target=has_target)
+            left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, n_jobs=self.n_jobs)
+            _, value, sigma = self._read_table(left_out[counted])
+            sigma = SIGMA_FLOOR * self.spread_ + (np.zeros_like(value) if sigma is None else sigma)
+            losses.append(measure_scale(candidate, value, sigma, as_columns(target)[counted]))
+        return pick_scale(candidates, losses)
 
     def _resolve_frames(self, asked: set[str], backbone: Any) -> set[str]:
         """Return the frames to fit: the target's too, unless the backbone predicts the value alone.
@@ -453,17 +589,35 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         found = find_numbers(self, self.estimator_, rows, lost=lost) if asked & {"input", "error"} else None
         if found is None and has_target:
             return None
-        numbers, input_frame, missed, error_frame = None, None, None, None
+        numbers, input_frame, missed, error_frame, left_out = None, None, None, None, None
         if found is not None:
             numbers = found.table
             if "input" in asked:
                 input_frame, missed = fit_novelty(self, numbers, columns, weights)
         counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
         if "error" in asked and (counted.sum() >= N_ROWS_NEEDED or not has_target):
-            error_frame = self._fit_error_frame(rows, target, learned, weights, numbers, missed, counted)
+            error_frame, left_out = self._fit_error_frame(rows, target, learned, weights, numbers, missed, counted)
         if found is None:
             return Frames(None, None, error_frame)
-        return Frames(found.n_steps, input_frame, error_frame, found.encoder)
+        frames = Frames(found.n_steps, input_frame, error_frame, found.encoder)
+        if left_out is not None:
+            if self._get_asked_shape() != "pooled" and has_mean_leaves(get_learner(self.estimator_)[1]):
+                # A leaf without one of its rows knows something of that row, from which trees would learn the rest.
+                options: Any = {"by_fold": True, "n_jobs": self.n_jobs}
+                left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
+            self._shape = self._fit_shape(frames, found.table[counted], left_out[counted], target[counted])
+        return frames
+
+    def _get_asked_shape(self) -> str:
+        return self.shape if self._choices is None else self._choices[1]
+
+    def _fit_shape(self, frames: Frames, numbers: Floats, left_out: Floats, target: Floats) -> Shape:
+        """Learn the shape of the errors of left-out rows."""
+        _, value, sigma = self._read_table(left_out)
+        measured: Any = frames.measure(numbers, value, sigma, center=self._center, spread=self.spread_)
+        total = measured.sigma + SIGMA_FLOOR * self.spread_
+        residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
+        return fit_shape(clip_inputs(numbers), residuals, value, total, shape=self._get_asked_shape())
 
     def _fit_error_frame(
         self,
@@ -474,8 +628,11 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         numbers: Floats | None,
         missed: Floats | None,
         counted: NDArray[np.bool_],
-    ) -> ErrorFrame | None:
-        """Fit the error frame; None, with a warning, if there is a target frame and rows cannot be left out."""
+    ) -> tuple[ErrorFrame | None, Floats | None]:
+        """Fit the error frame, and return it with what was predicted for left-out rows.
+
+        Both are None, with a warning, if there is a target frame and rows cannot be left out.
+        """
         has_target, learns = self._layout is not None, counted.sum() >= N_ROWS_NEEDED
         if isinstance(self.estimator_, FittedModel):
             left_out = predict_columns(self, self.estimator_, rows, self._n_columns)
@@ -495,10 +652,10 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
                     stacklevel=5,
                 )
                 if has_target:
-                    return None
+                    return None, None
                 left_out, learns = np.broadcast_to(self._center, target.shape), False
         _, value, sigma = self._read_table(left_out[counted])
-        return fit_error_frame(
+        frame = fit_error_frame(
             None if numbers is None else numbers[counted],
             value,
             sigma,
@@ -508,6 +665,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             learns=learns and not (has_target and has_mean_leaves(get_learner(self.estimator_)[1])),
             random_state=0,
         )
+        return frame, left_out
 
     def _warn_about_known_rows(self, error: Floats) -> None:
         """Warn if a fitted model reproduces most targets, as one does that was trained on these rows."""
@@ -525,7 +683,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     def _set_calibration(self, calibration: Any, **options: Any) -> None:
         super()._set_calibration(calibration, **options)
         size = np.sqrt(np.mean(np.square(calibration.ratios), axis=0))
-        self._sigma_factor = size if np.isfinite(size).all() else None
+        has_curves = self._shape is not None and self._shape.trees is not None  # with which these are no ratios
+        self._sigma_factor = size if np.isfinite(size).all() and not has_curves else None
         n_rows, median = self._errors_at_fit or (0, 0.0)
         if min(n_rows, len(calibration)) >= _N_COMPARED and 2 * median < np.median(calibration.error):
             warnings.warn(
@@ -583,12 +742,20 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         return RegressionPrediction(
             value=value,
             sigma=measured.sigma,
-            uncertainty=self._compute_uncertainty(outputs, sigma, measured.sigma),
+            uncertainty=self._compute_uncertainty(outputs, value, sigma, measured.sigma),
             details=details,
             noise=None if self._frames is None else measured.noise,
             novelty=measured.novelty,
             missed=measured.missed,
+            curves=self._read_curves(numbers),
         )
+
+    def _read_curves(self, numbers: Any, *, predict: Any = None) -> Any:
+        """Return the shape of the error of each row; numpy, or arrays of a graph. None if all have the same."""
+        if self._shape is None or self._shape.trees is None:
+            return None
+        inputs, trees = clip_inputs(numbers), self._shape.trees
+        return self._shape.read_curves(trees.predict(inputs) if predict is None else predict(trees, inputs))
 
     def _get_ordinary(self) -> float | None:
         return None if self._frames is None else self._frames.ordinary
@@ -617,8 +784,12 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self._check_score(given)
         return clone(given)  # type: ignore[reportReturnType]
 
-    def _compute_uncertainty(self, outputs: Any, sigma: Any, total: Floats) -> Floats:
+    def _compute_uncertainty(self, outputs: Any, value: Any, sigma: Any, total: Any) -> Any:
         embedding = self.embedding_
+        if self.domain_ is not None:
+            sigma, total = (
+                None if each is None else self.domain_.convert_sigma(value, each) for each in (sigma, total)
+            )
         self._check_score(embedding)
         score = self.uncertainty_score
         if score == "auto":

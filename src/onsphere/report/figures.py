@@ -34,6 +34,7 @@ def show_figures(rows: MeasuredRows) -> Section:
         if n_outputs > MOST_OUTPUTS:
             text += f" The intervals of the first {MOST_OUTPUTS} of {n_outputs} outputs are drawn."
         pictures = [_draw_intervals(rows, output) for output in range(min(n_outputs, MOST_OUTPUTS))]
+        pictures += [] if rows.pit is None else [_draw_places(rows, rows.pit)]
         pictures += [_draw_risk(rows), _draw_error_by_confidence(rows), _draw_boxes(rows)]
         if rows.assessment.uncertainty.min() >= 0:
             pictures.append(_draw_points(rows))
@@ -70,6 +71,22 @@ def _draw_intervals(rows: MeasuredRows, output: int) -> Picture:
         {header: column[chosen] for header, column in columns.items()},
         title=title,
         reading=reading + _describe_choice(len(chosen), len(rows)),
+    )
+
+
+def _draw_places(rows: MeasuredRows, pit: Floats) -> Picture:
+    n_bins = _choose_n_bins(rows, 10)
+    shares, edges = np.histogram(pit.ravel(), bins=n_bins, range=(0.0, 1.0))
+    one = len(rows.output_names) == 1
+    return draw_picture(
+        "pit",
+        lambda ax: plots.pit_histogram(pit.ravel(), n_bins=n_bins, ax=ax),
+        {"from": edges[:-1], "to": edges[1:], "share": shares / pit.size},
+        title="Truth within the distribution",
+        reading="Where the truth lies in the distribution that was predicted for it, from its lower end (0) to its "
+        "upper end (1). The bars should be about equally high: a hump means distributions that are too wide, a valley "
+        "too narrow ones, a slope that they lie too high or too low."
+        + ("" if one else " All outputs are counted together."),
     )
 
 

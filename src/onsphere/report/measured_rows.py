@@ -20,7 +20,7 @@ from onsphere._internal.validation import (
     is_frame,
 )
 from onsphere.assessment import Assessment
-from onsphere.calibration import root_mean_square
+from onsphere.calibration import RegressionCalibration, root_mean_square
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.evaluation import find_covered, find_row_groups
 from onsphere.metrics._checks import pick_evenly
@@ -83,6 +83,7 @@ class MeasuredRows:
     output_names: list[str]
     coverage: float
     n_calibration: int
+    pit: Floats | None = None  # of shape (n, D), for numbers whose calibration has the signs of errors
     n_left_out: int = 0  # rows without a finite prediction
     limits_novelty: bool = False  # whether rows are rejected for their novelty alone
     max_novelty: float = 0.0  # the largest that is accepted, or 0
@@ -161,6 +162,7 @@ def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: An
         output_names=output_names,
         coverage=coverage,
         n_calibration=n_calibration,
+        pit=_find_places(model, X, target, keep),
         n_left_out=int(np.sum(~keep)),
         **_describe_novelty(model),
         **_describe_groups(model, X, y, keep),
@@ -172,6 +174,16 @@ def _describe_groups(model: Any, X: Any, y: Any, keep: NDArray[np.bool_]) -> dic
     if model.calibration_.groups is None:
         return {}
     return {"groups": model.calibration_.groups.describe(), "group_codes": find_row_groups(model, X, y)[1][keep]}
+
+
+def _find_places(model: Any, X: Any, target: Any, keep: NDArray[np.bool_]) -> Floats | None:
+    """Return the place of each true number in its predicted distribution; None if there are none."""
+    calibration = model.calibration_
+    if not isinstance(calibration, RegressionCalibration) or not calibration.has_distribution:
+        return None
+    distribution = model.predict_distribution(X)
+    # Drawn within the steps of a distribution, so that whole numbers are not taken for a fault.
+    return as_columns(distribution.pit(target[:, 0] if distribution.is_flat else target, random_state=0))[keep]
 
 
 def _describe_novelty(model: Any) -> dict[str, Any]:

@@ -6,8 +6,9 @@ into directions of norm 1 and magnitudes, `decode(outputs)` turns predicted poin
 """
 
 from onsphere.sphere import geometry, scores
+from onsphere.sphere.domain import Domain
 from onsphere.sphere.embeddings import Duplicate, Lift, Polar, RegressionEmbedding
 from onsphere.sphere.onehot import OneHot
 from onsphere.sphere.torus import Torus
 
-__all__ = ["Duplicate", "Lift", "OneHot", "Polar", "RegressionEmbedding", "Torus", "geometry", "scores"]
+__all__ = ["Domain", "Duplicate", "Lift", "OneHot", "Polar", "RegressionEmbedding", "Torus", "geometry", "scores"]

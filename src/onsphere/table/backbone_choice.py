@@ -23,6 +23,7 @@ def make_table_model(
     classes: bool,
     frames: str | Collection[str] = "all",
     calibration: Any = None,
+    domain: Any = None,
     random_state: int | None = 0,
 ) -> HCMClassifier | HCMRegressor:
     """Return a model for tables with these columns, not yet fitted.
@@ -34,8 +35,8 @@ def make_table_model(
     """
     check_option("make_table_model", "backbone", backbone, list(choice.CANDIDATES))
     pipeline = make_candidate(backbone, [("columns", TableEncoder(tuple(columns)))])
-    kind = HCMClassifier if classes else HCMRegressor
-    return kind(pipeline, frames=frames, calibration=calibration, random_state=random_state)
+    options: Any = {"frames": frames, "calibration": calibration, "random_state": random_state}
+    return HCMClassifier(pipeline, **options) if classes else HCMRegressor(pipeline, domain=domain, **options)
 
 
 def choose_table_backbone(

@@ -17,6 +17,7 @@ from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.evaluation import evaluate
+from onsphere.models import HCMRegressor
 from onsphere.models.choice import can_choose
 from onsphere.persistence import list_frames
 from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, make_table_model
@@ -99,6 +100,7 @@ def fit_table(
     novelty: Novelty | None = None,
     groups: str | None = None,
     time: str | None = None,
+    domain: str | tuple[float | None, float | None] | None = None,
     keys: Sequence[str] = (),
     ignore: Sequence[str] = (),
     test_size: float = 0.2,
@@ -134,6 +136,8 @@ def fit_table(
         classes, "class"; see `CalibratedModel.calibrate`.
     time : str, optional
         The column of numbers or dates that orders the rows; it is not learned from.
+    domain : None, "auto", "positive", "count" or (low, high), default None
+        The numbers that the target can have; see `HCMRegressor`. What "auto" finds is among the notes.
     keys, ignore : sequence of str
         Columns that name rows, and columns not to learn from, in addition to those that are found.
     test_size : float in (0, 1), default 0.2
@@ -161,6 +165,8 @@ def fit_table(
     )
     X, y, columns, classes, notes = table.X, table.y, table.columns, table.classes, [*table.notes]
     _check_rules(rule, novelty, classes=classes, frames=frames)
+    if classes and domain not in (None, "auto"):
+        raise InvalidInputError(f"Expected no domain for classes, which are not numbers. Got {domain!r}. Leave it out.")
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
     clock = None if time is None else _find_clock(frame, time)
@@ -183,7 +189,7 @@ def fit_table(
         )
     calibration = (0.25 if splitting else "cv") if is_ordinary else None
     options = {"classes": classes, "frames": frames, "calibration": calibration, "random_state": random_state}
-    model = make_table_model(backbone, columns, **options)
+    model = make_table_model(backbone, columns, domain=domain, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if is_ordinary:
@@ -196,6 +202,8 @@ def fit_table(
         model.set_threshold(rule or AcceptShare(0.95), novelty=novelty)
     ours = [warning.message for warning in caught if issubclass(warning.category, OnsphereWarning)]
     notes += dict.fromkeys(str(message).removesuffix(".") for message in ours)
+    if isinstance(model, HCMRegressor) and model.domain_ is not None:
+        notes.append(model.domain_.reason)
     if not splitting:
         notes.append(
             f"with {len(y_rest)} rows the model is calibrated by cross-validation, which is usually a little too "

@@ -11,8 +11,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from onsphere._internal.atomic_files import write_atomically
-from onsphere._internal.validation import check_number
+from onsphere._internal.validation import Floats, check_number, check_option
+from onsphere.calibration import TAILS
+from onsphere.calibration.distribution import check_levels
 from onsphere.errors import InvalidInputError
+from onsphere.models import HCMRegressor
 from onsphere.models.base import REASONS
 from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
@@ -29,6 +32,8 @@ def predict_file(
     *,
     targets: Sequence[str] = ("value",),
     coverage: float = 0.9,
+    tails: str = "symmetric",
+    quantiles: Sequence[float] = (),
     delimiter: str | None = None,
     on_progress: Callable[[int], None] = lambda n_rows: None,
 ) -> dict[str, int]:
@@ -36,8 +41,8 @@ def predict_file(
 
     The output has the key columns of the input (where there are none, the number of each row, counted from 0), then
     value, uncertainty, noise, novelty and novelty_p_value, lower and upper (for classes the set, its members separated
-    by |), confidence, accepted and the reason if a row is not; as far as the model gives them. A key with the name of
-    one of these is written as key_NAME.
+    by |), confidence, accepted and the reason if a row is not; as far as the model gives them; then the quantiles that
+    are asked for, as quantile_0.05 and so on. A key with the name of one of these is written as key_NAME.
 
     Parameters
     ----------
@@ -50,6 +55,10 @@ def predict_file(
     targets : sequence of str
         With several, value, noise, lower and upper become value_NAME and so on.
     coverage : float in (0, 1), default 0.9
+    tails : {"symmetric", "equal", "shortest"}
+        Where the misses of intervals lie; see `PredictiveDistribution.interval`.
+    quantiles : sequence of float in (0, 1), optional
+        Levels of quantiles to write, of a model that predicts numbers.
     delimiter : str, optional
         The delimiter of a CSV file.
     on_progress : function of an int, optional
@@ -62,13 +71,19 @@ def predict_file(
         uncertain, as novel, and as both.
     """
     check_number("predict_file", "coverage", coverage, above=0, below=1)
+    check_option("predict_file", "tails", tails, TAILS)
+    levels = check_levels("predict_file", quantiles) if len(quantiles) else []
+    if len(levels) and not isinstance(model, HCMRegressor):
+        raise InvalidInputError("Expected a model that predicts numbers, for quantiles. Got one that predicts classes.")
     wanted = [column for column in columns if column.is_feature or column.kind == "key"]
     n_rows = n_accepted = 0
     rejected = Counter[str]()
     with open_writer(out) as writer:
         for table, features in read_feature_batches(path, wanted, delimiter=delimiter):
-            result = model.assess(features, coverage=coverage)
+            result = model.assess(features, coverage=coverage, tails=tails)
             answers = tabulate_assessment(result, targets)
+            for level, values in zip(levels, _predict_quantiles(model, features, levels), strict=True):
+                answers |= _name_outputs(f"quantile_{level:g}", values, targets)
             keys = [name for name in table.column_names if name not in features.columns]
             # As they were in the file: pandas would turn whole numbers into floats.
             named = {f"key_{name}" if name in answers else name: table[name] for name in keys}
@@ -79,6 +94,11 @@ def predict_file(
             on_progress(n_rows)
     reasons = [] if model.novelty_threshold_ is None else REASONS[1:].tolist()
     return {"rows": n_rows, "accepted": n_accepted} | {name: rejected[name] for name in reasons}
+
+
+def _predict_quantiles(model: Any, features: Any, levels: Sequence[float] | Floats) -> Any:
+    """Return the quantiles level by level, (Q, n) or (Q, n, D)."""
+    return np.moveaxis(model.predict_quantiles(features, levels), -1, 0) if len(levels) else []
 
 
 def read_feature_batches(
