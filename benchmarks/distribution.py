@@ -1,8 +1,12 @@
-"""Whole distributions side by side: HCM against quantile forests, crepes, NGBoost and LightGBM, each made conformal."""
+"""Whole distributions side by side: HCM against quantile forests, crepes, NGBoost and LightGBM, each made conformal.
+
+Needs crepes and ngboost, which nothing else here does: `pip install crepes==0.9.1 ngboost==0.5.11`.
+"""
 
 import argparse
 import time
 import warnings
+from importlib.metadata import version
 
 import numpy as np
 from _record import record
@@ -241,8 +245,8 @@ def main():
         best_or_within_one_standard_error_by_crps=wins["crps"],
         best_or_within_one_standard_error_by_winkler=wins["winkler"],
         seconds={label: float(np.sum(summarize(runs, label, "seconds"))) for label in methods},
+        versions={name: version(name) for name in ("quantile-forest", "crepes", "ngboost", "lightgbm")},
         goal_met="yes" if met else "NO",
-        runs=runs,
     )
 
 
