@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
-# Libraries of boosters, by the package that holds them. Their models hold nothing but parameters and trees.
-_BOOSTERS = {"lightgbm": ("lightgbm",), "xgboost": ("xgboost", "xgboost-cpu"), "catboost": ("catboost",)}
+# Libraries of boosters, whose models hold nothing but parameters and trees.
+_BOOSTERS = ("lightgbm", "xgboost", "catboost")
 _BOOSTER_CLASSES = re.compile(r"(Booster|(LGBM|XGB|XGBRF|CatBoost)(Regressor|Classifier|Model)?)$")
 
 # What fitted models of scikit-learn and networks hold beside estimators; trees are checked once they are loaded.
@@ -278,16 +278,8 @@ def _find_boosters(content: bytes) -> dict[str, str]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         schema = archive.read("schema.json").decode()
     needed = [library for library in _BOOSTERS if f'"__module__": "{library}.' in schema]
-    return {library: _get_version(library) for library in needed}
-
-
-def _get_version(library: str) -> str:
-    for package in _BOOSTERS[library]:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return "unknown"
+    found = packages_distributions() if needed else {}
+    return {library: version(found[library][0]) for library in needed}
 
 
 def _check_libraries(path: str | Path, manifest: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Models that are fitted already: the prediction stays the model's own, and held-out rows give the rest."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import lightgbm
@@ -32,6 +33,7 @@ from onsphere import (
     HCMRegressor,
     InvalidInputError,
     InvalidTypeError,
+    MissingExtraError,
     OnsphereWarning,
     export_onnx,
     load,
@@ -118,6 +120,14 @@ def test_a_graph_in_an_onnx_file_is_a_model_too(tmp_path):
             path.write_bytes(content)
         with pytest.raises(InvalidInputError, match=r"ONNX file that onnxruntime can run"):
             HCMRegressor(path).fit(X[HELD], Y[HELD])
+
+
+def test_a_graph_needs_onnxruntime(tmp_path, monkeypatch):
+    path = tmp_path / "some.onnx"
+    path.write_bytes(b"any")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match="onnxruntime"):
+        HCMRegressor(path).fit(X[HELD], Y[HELD])
 
 
 def test_a_graph_in_single_precision_with_flat_answers(tmp_path):
@@ -287,12 +297,19 @@ def test_boosting_and_searches_predict_as_without_hcm(plain):
     assert np.corrcoef(result.noise, np.abs(X[TEST, 2]))[0, 1] > 0.4
 
 
-def test_a_search_runs_once(monkeypatch):
+def test_a_search_runs_once_for_each_output(monkeypatch):
     runs = []
     fit = GridSearchCV.fit
     monkeypatch.setattr(GridSearchCV, "fit", lambda self, *given, **more: runs.append(1) or fit(self, *given, **more))
-    HCMRegressor(GridSearchCV(Ridge(), {"alpha": [0.1, 10.0]}, cv=2)).fit(X[TRAIN], Y[TRAIN])
-    assert len(runs) == 1
+    search = GridSearchCV(Ridge(), {"alpha": [0.1, 10.0]}, cv=2)
+    for backbone, target, n_runs in (
+        (search, Y, 1),
+        (make_pipeline(StandardScaler(), search), Y, 1),
+        (search, np.column_stack([Y, Y]), 2),
+    ):
+        runs.clear()
+        HCMRegressor(backbone).fit(X[TRAIN], target[TRAIN])
+        assert len(runs) == n_runs
 
 
 def test_the_target_frame_of_boosting_is_there_for_whoever_names_it():

@@ -176,12 +176,19 @@ def choose_backbone(
         for name, figures in zip(names, found, strict=True):
             table[name] |= figures
 
-    names = list(table)
-    measure(names, "trying", _screen, folds[0])
-    for n_folds, keep in ((1, "screened"), (len(folds), task.criterion)):
-        names = _keep_best(table, names, keep)
-        if len(names) > 1 or n_folds == 1:
-            measure(names, "comparing" if n_folds == 1 else "comparing again", _measure, folds[:n_folds])
+    measure(list(table), "trying", _screen, folds[0])
+    names = _keep_best(table, list(table), "screened")
+    measure(names, "comparing", _measure, folds[:1])
+    names = _keep_best(table, names, task.criterion)
+    if len(names) > 1 and len(folds) > 1:
+        first = {name: dict(table[name]) for name in names}
+        measure(names, "comparing again", _measure, folds[1:])
+        for name in names:  # the mean over all folds, the first of which is known
+            table[name] |= {
+                figure: (first[name][figure] + table[name][figure] * (len(folds) - 1)) / len(folds)
+                for figure in first[name]
+                if figure not in ("backbone", "screened")
+            }
     names = [name for name in names if task.criterion in table[name]]
     if not names:
         raise InvalidInputError(

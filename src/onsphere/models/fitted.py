@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from onsphere._internal.validation import Floats, is_frame, is_onnx_path, missing_extra_error
-from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 
 __all__ = ["FittedModel", "OnnxModel", "check_n_features", "wrap_fitted"]
 
@@ -80,8 +80,7 @@ class OnnxModel(BaseEstimator):
     @property
     def n_features_in_(self) -> Any:
         """The number of columns that the graph takes; not an int if it takes any."""
-        shape = self._open().get_inputs()[0].shape
-        return shape[1] if len(shape) == 2 else None
+        return self._open().get_inputs()[0].shape[-1]
 
     def _open(self) -> Any:
         if "_session" not in vars(self):
@@ -135,6 +134,8 @@ def _read_onnx(path: Path) -> OnnxModel:
     try:
         model = OnnxModel(path.read_bytes())
         model._open()
+    except MissingExtraError:
+        raise
     except Exception as error:  # onnxruntime raises kinds of its own
         raise InvalidInputError(
             f"Expected an ONNX file that onnxruntime can run. Got {path}: {' '.join(str(error).split())[:200]}. Check "
