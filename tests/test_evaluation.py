@@ -164,8 +164,15 @@ def test_outputs_are_measured_in_intervals_of_their_own(two_outputs):
 def test_classes_are_measured_in_their_sets(classifier):
     result = assess_model(classifier, X[TEST], coverage=0.9)
     figures = measure_assessment(result, LABELS[TEST], coverage=0.9, classes=classifier.classes_)
-    assert set(figures) == {"error", "Spearman", "coverage", "width"}
+    assert set(figures) == {"error", "Spearman", "coverage", "width", "NLL", "ECE", "Brier"}
     assert figures["coverage"] == np.mean(find_covered(result, LABELS[TEST], classifier.classes_))
+    truth = np.searchsorted(classifier.classes_, LABELS[TEST])
+    assert figures["NLL"] == metrics.log_loss(truth, result.probabilities)
+    assert figures["Brier"] == metrics.brier_score(truth, result.probabilities)
+    is_right = result.value == LABELS[TEST]
+    assert figures["ECE"] == metrics.expected_calibration_error(is_right, result.probabilities.max(axis=1))
+    unknown = np.where(np.arange(len(truth)) == 0, "unknown", LABELS[TEST])
+    assert "NLL" not in measure_assessment(result, unknown, coverage=0.9, classes=classifier.classes_)
 
 
 def test_novel_rows_and_the_reasons_of_rejected_ones_are_counted():

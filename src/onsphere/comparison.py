@@ -164,7 +164,8 @@ def compare(
         With the columns: fit s (seconds); predict × (time for values and uncertainty over that of the plain model, same
         run); error (RMSE over all outputs, or the share of wrong classes); Spearman of uncertainty with |error|;
         coverage and width of intervals (for classes, of sets: the mean number of classes) and, for numbers, their
-        Winkler score (for several outputs each by itself, averaged); AUROC for each shifted set.
+        Winkler score (for several outputs each by itself, averaged), for classes log loss (NLL), expected calibration
+        error (ECE) and Brier score of the probabilities; AUROC for each shifted set.
 
     Examples
     --------

@@ -172,11 +172,27 @@ def measure_assessment(
     if result.prediction_set is not None or result.lower is not None:
         figures["coverage"] = float(np.mean(find_covered(result, target, classes)))
         figures["width"] = _compute_width(result)
+    if result.probabilities is not None and classes is not None:
+        figures |= _measure_probabilities(result.probabilities, target, classes)
     if result.lower is not None:
         columns = (np.asarray(values).reshape(len(target), -1).T for values in (target, result.lower, result.upper))
         scores = [metrics.winkler_score(*output, coverage=coverage) for output in zip(*columns, strict=True)]
         figures["Winkler"] = float(np.mean(scores))
     return figures
+
+
+def _measure_probabilities(probabilities: Floats, target: Any, classes: NDArray[Any]) -> dict[str, float]:
+    """Return log loss, calibration error and Brier score; none if a class was never trained on."""
+    is_true = np.asarray(target)[:, None] == np.asarray(classes)
+    if not is_true.any(axis=1).all():
+        return {}
+    truth = is_true.argmax(axis=1)
+    is_right = probabilities.argmax(axis=1) == truth
+    return {
+        "NLL": metrics.log_loss(truth, probabilities),
+        "ECE": metrics.expected_calibration_error(is_right, probabilities.max(axis=1)),
+        "Brier": metrics.brier_score(truth, probabilities),
+    }
 
 
 def compute_error(target: Any, value: Any) -> float:

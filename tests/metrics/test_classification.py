@@ -15,6 +15,7 @@ from onsphere.metrics import (
     brier_score,
     expected_calibration_error,
     fpr_at_tpr,
+    log_loss,
 )
 
 
@@ -74,6 +75,19 @@ def test_accuracy_takes_text_in_object_arrays():
 def test_accuracy_rejects_bad_input(labels, predicted, message):
     with pytest.raises(InvalidInputError, match=message):
         accuracy(labels, predicted)
+
+
+def test_log_loss_agrees_with_sklearn():
+    from sklearn.metrics import log_loss as expected_log_loss
+
+    rng = np.random.default_rng(0)
+    probabilities, labels, weights = rng.dirichlet(np.ones(4), 50), rng.integers(4, size=50), rng.random(50)
+    expected = expected_log_loss(labels, probabilities, sample_weight=weights, labels=[0, 1, 2, 3])
+    assert log_loss(labels, probabilities, sample_weight=weights) == pytest.approx(expected, rel=1e-12)
+    assert log_loss(np.eye(4)[labels], probabilities, sample_weight=weights) == pytest.approx(expected, rel=1e-12)
+    assert log_loss([0], [[0.0, 1.0]]) == pytest.approx(52 * np.log(2))
+    with pytest.raises(InvalidInputError, match="Expected each row of probabilities of log_loss to sum to 1"):
+        log_loss([0], [[0.5, 0.4]])
 
 
 def test_brier_agrees_with_sklearn():

@@ -23,7 +23,7 @@ from onsphere import (
     load,
 )
 from onsphere._internal.row_hashes import hash_numbers
-from onsphere.metrics import auroc
+from onsphere.metrics import auroc, expected_calibration_error, log_loss
 from onsphere.models.frozen import FrozenHead
 from onsphere.models.frozen.ridge import (
     RIDGES,
@@ -391,8 +391,8 @@ def test_heads_see_the_last_layer_and_novelty_sees_all(classes):
 
 def test_the_shortfall_is_that_of_a_product_of_kernels(classes):
     """One kernel for each layer, in units of its median squared distance, with its length as one more feature."""
-    X, _ = classes
-    fitted = head(layers=(3, 5)).fit(X, X[:, 7])
+    X, y = classes
+    fitted = head(layers=(3, 5)).fit(X, y)
     kept, frame = fitted.sums_.kept.X, fitted._frames.input
     parts = []
     for block in (slice(0, 3), slice(3, 8)):
@@ -409,9 +409,28 @@ def test_the_shortfall_is_that_of_a_product_of_kernels(classes):
     missed = fitted._predict(X).missed
     np.testing.assert_allclose(missed, 1 - np.sum(between * solved, axis=1), atol=1e-9)
     scale = fitted._solve()
-    without = clone(fitted).set_params(frames="target").fit(X, X[:, 7])
+    without = clone(fitted).set_params(frames="target").fit(X, y)
     added = np.maximum((missed - scale.center["input"]) / scale.spread["input"], 0.0)
     np.testing.assert_allclose(fitted.predict_uncertainty(X), without.predict_uncertainty(X) + added, atol=1e-9)
+
+
+def test_calibration_makes_probabilities_of_directions(classes):
+    """The head is right more often than its flat directions say; sets and labels stay as they were."""
+    X, y = classes
+    fitted = head().fit(X[:400], y[:400])
+    index = np.unique(y[650:], return_inverse=True)[1]
+    before, labels = fitted.predict_proba(X[650:]), fitted.predict(X[650:])
+    fitted.calibrate(X[400:650], y[400:650])
+    after = fitted.predict_proba(X[650:])
+    np.testing.assert_array_equal(fitted.predict(X[650:]), labels)
+    assert (np.unique(y)[after.argmax(axis=1)] == labels).all()
+    assert log_loss(index, after) < log_loss(index, before)
+    errors = [expected_calibration_error(labels == y[650:], each.max(axis=1)) for each in (before, after)]
+    assert errors[1] < 0.06 < errors[0]
+    again = fitted.calibrate(X[400:650], y[400:650]).predict_proba(X[650:])
+    np.testing.assert_array_equal(again, after)
+    folds = head(calibration="cv").fit(X[:400], y[:400]).predict_proba(X[650:])
+    assert log_loss(index, folds) < log_loss(index, before)
 
 
 def test_novel_rows_get_even_probabilities_and_a_reason(classes):
@@ -419,7 +438,8 @@ def test_novel_rows_get_even_probabilities_and_a_reason(classes):
     fitted = head().fit(X[:400], y[:400]).calibrate(X[400:700], y[400:700])
     rows = np.vstack([X[700:], -X[700:]])
     fitted.set_threshold(AcceptShare(0.9), novelty=Novelty(false_alarm=0.05))
-    result, plain = fitted.assess(rows), head(frames="target").fit(X[:400], y[:400]).assess(rows)
+    unaware = head(frames="target").fit(X[:400], y[:400]).calibrate(X[400:700], y[400:700])
+    result, plain = fitted.assess(rows), unaware.assess(rows)
     share = result.novelty[:, None]
     np.testing.assert_allclose(result.probabilities, (1 - share) * plain.probabilities + share / 3, atol=1e-12)
     np.testing.assert_allclose(result.noise, np.maximum(1 - result.direction_norm, 0))
@@ -452,9 +472,8 @@ def test_frames_can_be_had_one_by_one(numbers):
     plain = head("linear", frames="target").fit(X, y)
     noisy = head("linear", frames=("target", "error")).fit(X, y)
     novel = head("linear", frames=["input"]).fit(X, y)
-    ratio = noisy.predict_sigma(X) / plain.predict_sigma(X)
-    np.testing.assert_allclose(ratio, ratio[0])
-    np.testing.assert_array_equal(noisy.predict_uncertainty(X), plain.predict_uncertainty(X))
+    np.testing.assert_array_equal(noisy.predict(X), plain.predict(X))
+    np.testing.assert_array_equal(noisy.predict_uncertainty(X), noisy.predict_noise(X))
     np.testing.assert_array_equal(novel.predict_noise(X), plain.predict_sigma(X))
     for fitted, method in [(plain, "predict_noise"), (plain, "predict_novelty"), (noisy, "predict_novelty")]:
         with pytest.raises(InvalidInputError, match=f"{method} needs a model with the frame"):

@@ -1,14 +1,17 @@
 """A fitted FrozenHead as a torch module."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from onsphere import InvalidInputError, InvalidTypeError, NotFittedError
+from onsphere import AcceptShare, InvalidInputError, InvalidTypeError, NotFittedError, Novelty
 from onsphere.models.frozen import FrozenHead
+from onsphere.models.noise import ErrorFrame
+from onsphere.torch.features import features
 from onsphere.torch.frozen_module import FrozenModule, to_torch
 
 
@@ -101,7 +104,91 @@ def test_only_a_fitted_frozen_head_becomes_a_module():
     for dtype in (torch.int64, "float32"):
         with pytest.raises(InvalidInputError, match="'dtype' parameter of to_torch must be a floating dtype"):
             to_torch(head, dtype=dtype)
-    with pytest.raises(InvalidTypeError, match=r"to_torch needs a FrozenHead\. Got Linear"):
+    with pytest.raises(InvalidTypeError, match=r"to_torch needs a FrozenHead or a CalibratedNetwork\. Got Linear"):
         to_torch(nn.Linear(1, 1))
     with pytest.raises(NotFittedError):
         FrozenModule(FrozenHead())
+
+
+# --- calibration and threshold, and the network in front ---
+
+
+def compare(output, expected, classes, atol=1e-4):
+    """Check that a module says what `assess` says."""
+    value = output.value.numpy() if classes is None else np.array(classes)[output.value.numpy()]
+    np.testing.assert_allclose(value, expected.value, atol=atol)
+    for name in ("uncertainty", "novelty", "sigma", "lower", "upper", "confidence", "accepted"):
+        ours, theirs = getattr(output, name), getattr(expected, name)
+        assert (ours is None) == (theirs is None), name
+        if ours is not None:
+            np.testing.assert_allclose(ours.numpy(), theirs, atol=atol, rtol=1e-4, err_msg=name)
+    if classes is not None:
+        np.testing.assert_allclose(output.probabilities.numpy(), expected.probabilities, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def body():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Dropout(0.5), nn.ReLU(), nn.Linear(9, 4), nn.ReLU())
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 6)).astype(np.float32)
+    numbers = x[:, 0] + np.where(x[:, 1] > 0, 1.0, 0.1) * rng.normal(size=600)
+    return torch.from_numpy(x), {"classes": (x[:, 0] > 0) + (x[:, 1] > 1).astype(int), "numbers": numbers}
+
+
+@pytest.mark.parametrize("task", ["classes", "numbers"])
+def test_a_network_its_head_and_all_that_was_calibrated_in_one_module(body, data, task):
+    x, y = data[0], data[1][task]
+    X, _ = features(body, [x], layer=["3", "5"])
+    head = FrozenHead(layers=(9, 4), n_landmarks=50, random_state=0).fit(X[:300], y[:300]).calibrate(X[300:], y[300:])
+    head.set_threshold(AcceptShare(0.9), novelty=Novelty(false_alarm=0.1))
+    before = [each.training for each in body.modules()]
+    module = to_torch(head, body, layer=["3", "5"]).eval()
+    output = module(x)
+    compare(output, head.assess(X), module.head.classes)
+    assert 0.7 < output.accepted.float().mean() < 0.95
+    assert [each.training for each in body.modules()] == before
+    assert not any(each._forward_hooks for each in body.modules())
+    exported = torch.export.export(module, (x,), strict=False).module()
+    for ours, theirs in zip(output, exported(x), strict=True):
+        assert ours is None or torch.allclose(ours.float(), theirs.float(), atol=1e-5)
+    compiled = torch.compile(module, backend="eager", fullgraph=True)(x)
+    assert torch.allclose(compiled.uncertainty, output.uncertainty, atol=1e-5)
+
+
+def test_a_coverage_can_be_chosen(data):
+    x, y = data[0].numpy(), data[1]["numbers"]
+    head = FrozenHead("linear", random_state=0).fit(x[:300], y[:300]).calibrate(x[300:], y[300:])
+    expected = head.predict_interval(x, coverage=0.5)
+    output = to_torch(head, coverage=0.5)(data[0])
+    np.testing.assert_allclose(torch.stack([output.lower, output.upper], dim=1), expected, atol=1e-4)
+    with pytest.raises(InvalidInputError, match="'coverage' parameter of to_torch"):
+        to_torch(head, coverage=1.5)
+
+
+def test_named_tensors_go_through(data):
+    class Named(nn.Module):
+        def forward(self, rows):
+            return rows * 1.0
+
+    X, y = data[0].numpy(), data[1]["classes"]
+    head = FrozenHead("linear", random_state=0).fit(X, y)
+    module = to_torch(head, Named(), layer="")
+    np.testing.assert_array_equal(module(rows=data[0]).value, head.predict(X))
+
+
+def test_a_head_of_an_older_file_scales_sigma_and_adds_up_scores(data):
+    """Its error frame has a factor and no trees."""
+    x, y = data[0].numpy(), data[1]["numbers"]
+    head = FrozenHead("linear", random_state=0).fit(x, y)
+    plain = ErrorFrame(np.array([1.3]), None, False, head.spread_)
+    head._solution = replace(head._solution, frames=replace(head._solution.frames, error=plain))
+    expected = head.assess(x)
+    output = to_torch(head)(data[0])
+    np.testing.assert_allclose(output.sigma, expected.sigma, rtol=1e-4)
+    np.testing.assert_allclose(output.uncertainty, expected.uncertainty, rtol=1e-4, atol=1e-4)
+    assert np.corrcoef(expected.uncertainty, expected.sigma)[0, 1] < 0.999

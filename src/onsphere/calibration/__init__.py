@@ -19,6 +19,7 @@ from onsphere.calibration.conformal import (
 from onsphere.calibration.distribution import TAILS, PredictiveDistribution
 from onsphere.calibration.groups import Groups
 from onsphere.calibration.online import OnlineCoverage
+from onsphere.calibration.probabilities import ProbabilityScaling, fit_scaling
 from onsphere.calibration.risk import control_risk, find_safe_settings, hoeffding_bentkus_p_value
 from onsphere.calibration.shape import SHAPES, Shape
 
@@ -32,12 +33,14 @@ __all__ = [
     "Groups",
     "OnlineCoverage",
     "PredictiveDistribution",
+    "ProbabilityScaling",
     "RegressionCalibration",
     "Shape",
     "conformal_quantile",
     "control_risk",
     "find_coverage_range",
     "find_safe_settings",
+    "fit_scaling",
     "fit_temperature",
     "hoeffding_bentkus_p_value",
     "make_coverage_distribution",

@@ -20,6 +20,7 @@ from onsphere.calibration.conformal import conformal_quantile, set_scores
 from onsphere.calibration.density_ratio import ShiftWeights, compute_effective_size
 from onsphere.calibration.groups import WHOLE, Groups
 from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_stretch
+from onsphere.calibration.probabilities import ProbabilityScaling
 from onsphere.errors import InvalidInputError, NotCalibratedError
 from onsphere.sphere import geometry
 
@@ -447,11 +448,14 @@ class ClassCalibration(Calibration):
         `set_scores` of the class that was right.
     penalty, n_free : float and int
         Of regularised sets; see `set_scores`.
+    scaling : ProbabilityScaling or None
+        Turns directions into probabilities, for a model whose directions are no probabilities by themselves.
     """
 
     true_scores: Floats
     penalty: float = field(default=0.0, kw_only=True)
     n_free: int = field(default=1, kw_only=True)
+    scaling: ProbabilityScaling | None = field(default=None, kw_only=True)
 
     @property
     def scores(self) -> Floats:

@@ -11,9 +11,10 @@ import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem
@@ -179,30 +180,37 @@ def _is_network(step: Any) -> bool:
 
 def _convert_network(step: Any, x: GraphArray) -> GraphArray:
     """Convert a TorchRegressor: its scalers in float64, as in Python, and the network itself in float32."""
-    import torch
-
     if step.mixed_precision:
         raise _backbone_error(step, "with mixed_precision=True", "Fit with mixed_precision=False.")
-    import_extra("onnxscript", "Exporting a network")
     module = step.net_.module_
     device = next(module.parameters()).device
     try:
-        with _silence():
-            sizes = ({0: torch.export.Dim("rows")},)
-            traced = torch.export.export(module.cpu().eval(), (torch.zeros(2, x.shape[-1]),), dynamic_shapes=sizes)
-            program: Any = torch.onnx.export(traced, dynamo=True, opset_version=OPSET, verbose=False)
-    except Exception as error:  # torch raises whatever a user's own network raises
-        why = f"whose network torch.onnx cannot export ({type(error).__name__}: {str(error).splitlines()[0]})"
-        raise _backbone_error(step, why, "Use layers that it knows.") from None
+        proto = trace_network(module.cpu().eval(), np.zeros((2, x.shape[-1]), dtype=np.float32), step)
     finally:
         module.to(device)
     scaler = step._feature_scaler
     scaled = x if scaler.mean_ is None else (x - scaler.mean_)
     scaled = scaled if scaler.scale_ is None else scaled / scaler.scale_
     single = scaled.cast(np.float32)
-    name = x.graph.include_model(program.model_proto, single.name)
+    name = x.graph.include_model(proto, single.name)
     outputs = GraphArray(x.graph, name, (ROWS, step._column_scaler.n_features_in_), single.dtype)
     return step.unstandardize(outputs.cast(np.float64))
+
+
+def trace_network(module: Any, example: NDArray[Any], owner: Any) -> Any:
+    """Return a network as an ONNX model, for any number of rows like the example."""
+    import torch
+
+    import_extra("onnxscript", "Exporting a network")
+    try:
+        with _silence():
+            sizes = ({0: torch.export.Dim("rows")},)
+            traced = torch.export.export(module, (torch.from_numpy(example),), dynamic_shapes=sizes)
+            return cast(Any, torch.onnx.export(traced, dynamo=True, opset_version=OPSET, verbose=False)).model_proto
+    except Exception as error:  # torch raises whatever a user's own network raises
+        first = str(error).strip().partition("\n")[0]
+        why = f"whose network torch.onnx cannot export ({type(error).__name__}: {first})"
+        raise _backbone_error(owner, why, "Use layers that it knows.") from None
 
 
 @contextmanager

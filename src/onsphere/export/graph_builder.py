@@ -57,10 +57,10 @@ class GraphBuilder:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
 
-    def add_input(self, name: str, dtype: np.dtype[Any], width: int) -> str:
-        """Add a table of some columns, and return its name: another one if that is taken or empty."""
+    def add_input(self, name: str, dtype: np.dtype[Any], *shape: int) -> str:
+        """Add a table of some columns, or rows of another shape; return its name: another one if taken or empty."""
         name = self._choose_name(name or "column", "column ")
-        self._inputs.append(self._describe(name, dtype, [width]))
+        self._inputs.append(self._describe(name, dtype, list(shape)))
         return name
 
     def add_output(self, name: str, source: str, dtype: np.dtype[Any], shape: list[int]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_fitted
-from onsphere.calibration import ClassCalibration, PredictiveDistribution, RegressionCalibration
+from onsphere.calibration import ClassCalibration, PredictiveDistribution, RegressionCalibration, root_mean_square
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export.backbone_graphs import convert_steps, list_steps
 from onsphere.export.graph_arrays import ROWS, GraphArray, concat, hide_infinite_rows, hide_lost_rows
@@ -28,9 +28,8 @@ from onsphere.models.backbone import split_columns
 from onsphere.models.base import REASONS
 from onsphere.models.classifier import mix_evenly
 from onsphere.models.frames import Measured
-from onsphere.models.frozen import FrozenHead
-from onsphere.models.frozen.blocks import take_last_block
 from onsphere.models.frozen.ridge import Head, Kernel
+from onsphere.models.frozen.solved import SolvedModel
 from onsphere.models.frozen.sums import LARGEST_OUTPUT, Solution
 from onsphere.models.frozen.targets import NumberTarget
 from onsphere.models.noise import SIGMA_FLOOR
@@ -41,6 +40,7 @@ __all__ = [
     "Asked",
     "check_exportable",
     "convert_model",
+    "convert_rows",
     "find_ends",
     "list_outputs",
     "project_to_simplex",
@@ -76,7 +76,7 @@ class Asked(NamedTuple):
 
 def check_exportable(model: Any) -> None:
     """Check that a model is fitted and of a kind that can be exported."""
-    if not isinstance(model, HCMRegressor | HCMClassifier | FrozenHead):
+    if not isinstance(model, HCMRegressor | HCMClassifier | SolvedModel):
         raise InvalidTypeError(
             f"Expected a fitted HCMRegressor, HCMClassifier or FrozenHead to export. Got {type(model).__name__}."
         )
@@ -91,7 +91,7 @@ def list_outputs(model: Any, asked: Asked) -> tuple[str, ...]:
 
 def convert_model(graph: GraphBuilder, model: Any, asked: Asked) -> tuple[Outputs, Inputs]:
     """Add a model to a graph, and return its outputs by name and the description of its inputs."""
-    first, steps = ([], []) if isinstance(model, FrozenHead) else _split_steps(model)
+    first, steps = ([], []) if isinstance(model, SolvedModel) else _split_steps(model)
     if first and isinstance(first[0], TableEncoder):
         x, inputs = add_column_inputs(graph, first.pop(0))
     else:
@@ -100,20 +100,31 @@ def convert_model(graph: GraphBuilder, model: Any, asked: Asked) -> tuple[Output
     if model.calibration_ is not None and model.calibration_.groups is not None:
         _check_plain(model, asked)
     asked = asked._replace(column=find_group_column(model, x, inputs))
-    if isinstance(model, FrozenHead):
+    if isinstance(model, SolvedModel):
         outputs = _convert_frozen(model, x, asked)
     else:
         numbers = convert_steps(first, x)
         table = hide_infinite_rows(x, convert_steps(steps, numbers))
         convert = _convert_regressor if isinstance(model, HCMRegressor) else _convert_classifier
         outputs = convert(model, numbers, table, asked)
+    _add_calibration(model, outputs)
+    return outputs, inputs
+
+
+def convert_rows(model: SolvedModel, rows: GraphArray, asked: Asked) -> Outputs:
+    """Add a head behind the rows that a network in the same graph has made, and return its outputs by name."""
+    outputs = _convert_frozen(model, rows, asked)
+    _add_calibration(model, outputs)
+    return outputs
+
+
+def _add_calibration(model: Any, outputs: Outputs) -> None:
     if model.calibration_ is not None:
         calibration = model._require_calibration("export_onnx")
         outputs["confidence"] = _rank(outputs["uncertainty"], calibration.uncertainty)
         if "missed" in outputs and calibration.missed is not None:
             outputs["novelty_p_value"] = _rank(outputs["missed"], calibration.missed)
         outputs |= _decide(model, outputs["uncertainty"], outputs.get("missed"))
-    return outputs, inputs
 
 
 def _split_steps(model: Any) -> tuple[list[Any], list[Any]]:
@@ -131,16 +142,16 @@ def _split_steps(model: Any) -> tuple[list[Any], list[Any]]:
 
 def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: Asked) -> Outputs:
     columns, value, sigma = model._read_table(table)
-
-    def predict(trees: Any, rows: GraphArray) -> GraphArray:
-        return convert_steps([trees], rows)
-
-    measured: Any = model._measure(numbers, value, sigma, predict=predict)
+    measured: Any = model._measure(numbers, value, sigma, predict=_run_trees)
     if model._frames is not None:
         measured = Measured(*(None if part is None else hide_lost_rows(table, part) for part in measured))
     uncertainty = model._compute_uncertainty(columns, value, sigma, measured.sigma)
-    curves = model._read_curves(numbers, predict=predict)
+    curves = model._read_curves(numbers, predict=_run_trees)
     return _convert_numbers(model, value, measured, uncertainty, curves, asked)
+
+
+def _run_trees(trees: Any, rows: Any) -> GraphArray:
+    return convert_steps([trees], rows)
 
 
 def _convert_numbers(
@@ -247,6 +258,8 @@ def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, m
     label = labels.apply("Gather", index, shape=(ROWS,), axis=0)
     outputs = {"label": label, "probabilities": probabilities, "uncertainty": uncertainty}
     if model.calibration_ is not None:
+        if model.calibration_.scaling is not None:
+            outputs["probabilities"] = mix_evenly(model.calibration_.scaling.apply(direction), novelty)
         outputs["set"] = _convert_sets(probabilities, model.calibration_, asked.coverage)
     if model._frames is not None:
         outputs["noise"] = scores.signed(columns).combine("Max", 0.0)
@@ -300,10 +313,10 @@ def _cumulate(x: GraphArray) -> GraphArray:
 # --- frozen heads ---
 
 
-def _convert_frozen(model: FrozenHead, x: GraphArray, asked: Asked) -> Outputs:
+def _convert_frozen(model: SolvedModel, x: GraphArray, asked: Asked) -> Outputs:
     solution, target = model._solve(), model.target_
     xp = x.__array_namespace__()
-    last: Any = take_last_block(x, solution.widths)
+    last: Any = solution.take_last(x)
     tables: dict[str, Any] = {name: _convert_head(head, last) for name, head in solution.heads.items()}
     # A head whose prediction is too large for floats has no prediction, and its score is infinite.
     lost = {
@@ -314,9 +327,15 @@ def _convert_frozen(model: FrozenHead, x: GraphArray, asked: Asked) -> Outputs:
 
     def read() -> tuple[Any, Any, Measured]:
         """Return what the best head predicts, its value (None for classes) and the parts of the uncertainty."""
-        empty = np.nan if is_numeric else 0.0  # without a direction, all classes are equally likely
-        columns: Any = target.read_table(xp.where(lost[solution.value_head], empty, tables[solution.value_head]))
-        return columns, *_measure_frozen(target, solution, x, columns)
+        # Without a direction, all classes are equally likely; a number is unknown.
+        is_lost = lost[solution.value_head]
+        columns: Any = target.read_table(xp.where(is_lost, 0.0, tables[solution.value_head]))
+        value, measured = _measure_frozen(target, solution, x, columns)
+        if is_numeric:
+            value = xp.where(is_lost, np.nan, value)
+            noise, sigma = (xp.where(is_lost, np.nan, part) for part in (measured.noise, measured.sigma))
+            measured = measured._replace(noise=noise, sigma=sigma)
+        return columns, value, measured
 
     # With frames the shortfall is a score like those of the heads, so it comes before them.
     found = None if solution.frames is None else read()
@@ -332,6 +351,10 @@ def _convert_frozen(model: FrozenHead, x: GraphArray, asked: Asked) -> Outputs:
     uncertainty = reduce(operator.add, parts)
     columns, value, measured = read() if found is None else found
     if is_numeric:
+        frames = solution.frames
+        if frames is not None and frames.error is not None and frames.error.trees is not None:
+            total: Any = root_mean_square(measured.sigma)
+            uncertainty = xp.where(lost[solution.value_head][:, 0], np.inf, total)
         return _convert_numbers(model, value, measured, uncertainty, None, asked)
     return _convert_classes(model, columns, uncertainty, measured.novelty, missed, asked)
 
@@ -347,7 +370,8 @@ def _measure_frozen(target: Any, solution: Solution, x: GraphArray, columns: Any
     sigma: Any = embedding.sigma(columns)
     if frames is None:
         return value, Measured(sigma, sigma, None, None)
-    return value, frames.measure(solution.place(x), value, sigma, center=embedding.center_, spread=embedding.spread_)
+    ends = {"center": embedding.center_, "spread": embedding.spread_}
+    return value, frames.measure(solution.place(x), value, sigma, **ends, predict=_run_trees)
 
 
 def _convert_head(head: Head, x: GraphArray) -> GraphArray:

@@ -23,6 +23,7 @@ from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.export.graph_inputs import draw_rows
 from onsphere.export.group_graphs import find_known_groups
 from onsphere.export.model_graphs import Asked, check_exportable, convert_model, list_outputs
+from onsphere.export.network_graphs import compare_network, convert_network, is_network_module
 from onsphere.export.parity import DRAWN, GIVEN, Parity, compare_answers
 from onsphere.table.columns import parse_column
 
@@ -62,9 +63,10 @@ def export_onnx(
 
     Parameters
     ----------
-    model : HCMRegressor, HCMClassifier or FrozenHead
+    model : HCMRegressor, HCMClassifier, FrozenHead, or a NetworkModule of `onsphere.torch.to_torch`
         Fitted. Backbones: forests, histogram gradient boosting, decision trees, TorchRegressor, pipelines of imputers,
-        scalers and Nystroem, and what skl2onnx can do in double precision (MLPs, linear models).
+        scalers and Nystroem, and what skl2onnx can do in double precision (MLPs, linear models). Of a NetworkModule the
+        network is part of the graph, in float32, and the input is that of the network; it needs X, some inputs.
     path : path
         Its name usually ends in ".onnx".
     X : array or DataFrame of shape (n, p), optional
@@ -97,9 +99,16 @@ def export_onnx(
     >>> parity.n_rows, max(parity.relative.values()) < 1e-6
     (142, True)
     """
-    check_exportable(model)
     check_number("export_onnx", "coverage", coverage, above=0, below=1)
     check_option("export_onnx", "tails", tails, TAILS)
+    if is_network_module(model):
+        if quantiles is not None or tails != "symmetric":
+            raise InvalidInputError(
+                "Expected symmetric intervals and no quantiles, for the graph of a network. Got others. Leave tails "
+                "and quantiles out, or export the head alone."
+            )
+        return _export_network(model, path, X, coverage, summary)
+    check_exportable(model)
     asked = Asked(coverage, tails, _check_quantiles(model, quantiles))
     graph = GraphBuilder(list_outputs(model, asked))
     outputs, inputs = convert_model(graph, model, asked)
@@ -137,6 +146,25 @@ def _check_quantiles(model: Any, quantiles: ArrayLike | None) -> tuple[float, ..
         )
     model.calibration_.check_distribution()
     return tuple(float(level) for level in levels)
+
+
+def _export_network(module: Any, path: str | Path, X: Any, coverage: float, summary: dict[str, Any] | None) -> Parity:
+    graph, names, inputs = convert_network(module, X, coverage)
+    session = open_session(graph.build({}).SerializeToString())
+    parity = compare_network(module, session, names, X, coverage)
+    model = module.head.model
+    metadata: dict[str, Any] = {
+        "manifest": persistence.make_manifest(model, summary),
+        "coverage": coverage,
+        "inputs": inputs,
+        "outputs": names,
+        "parity": parity.to_dict(),
+        **list_calibration_scores(model),
+    }
+    content = graph.build({_KEY: persistence.to_json(metadata)}).SerializeToString()
+    with write_atomically(path) as part:
+        part.write_bytes(content)
+    return parity
 
 
 def list_calibration_scores(model: Any) -> dict[str, list[float] | None]:

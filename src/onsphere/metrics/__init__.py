@@ -9,6 +9,7 @@ from onsphere.metrics.classification import (
     brier_score,
     expected_calibration_error,
     fpr_at_tpr,
+    log_loss,
 )
 from onsphere.metrics.predictive import crps, crps_per_row, pinball_loss, pit_uniformity
 from onsphere.metrics.regression import (
@@ -43,6 +44,7 @@ __all__ = [
     "interval_coverage",
     "interval_width",
     "isotonic_calibration_error",
+    "log_loss",
     "mean_sample_rmse",
     "monotonicity_index",
     "pearson",

@@ -31,6 +31,7 @@ __all__ = [
     "brier_score",
     "expected_calibration_error",
     "fpr_at_tpr",
+    "log_loss",
 ]
 
 # Wide enough for a softmax over thousands of classes in single precision.
@@ -84,7 +85,30 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: W
     >>> brier_score([0, 1], [[1.0, 0.0], [0.5, 0.5]])
     0.25
     """
-    owner = "brier_score"
+    truth, probabilities, weights = _check_probabilities("brier_score", labels, probabilities, sample_weight)
+    return average_rows(np.sum((probabilities - truth) ** 2, axis=1), weights)
+
+
+def log_loss(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: Weights = None) -> float:
+    """Return the mean negative logarithm of the probability of the true class, 0 (best) to about 36.
+
+    A probability of 0 counts as the smallest step of a float, 2⁻⁵², so that one row does not decide alone. Parameters
+    are those of `brier_score`.
+
+    Examples
+    --------
+    >>> round(log_loss([0, 1], [[1.0, 0.0], [0.5, 0.5]]), 3)
+    0.347
+    """
+    truth, probabilities, weights = _check_probabilities("log_loss", labels, probabilities, sample_weight)
+    likelihood = np.clip(np.sum(probabilities * truth, axis=1), np.finfo(np.float64).eps, 1.0)
+    return average_rows(-np.log(likelihood), weights)
+
+
+def _check_probabilities(
+    owner: str, labels: ArrayLike, probabilities: ArrayLike, sample_weight: Weights
+) -> tuple[Floats, Floats, Floats]:
+    """Return one-hot labels, probabilities and weights."""
     probabilities = check_floats(owner, "probabilities", probabilities, n_dims=(2,))
     sums = probabilities.sum(axis=1)
     if np.abs(sums - 1.0).max() > _SUM_TOLERANCE:
@@ -101,8 +125,7 @@ def brier_score(labels: ArrayLike, probabilities: ArrayLike, *, sample_weight: W
             f"Expected labels of {owner} to be one-hot rows, or class indices from 0 to "
             f"{probabilities.shape[1] - 1}. Got something else. Number the classes as the columns of probabilities."
         )
-    weights = check_weights(owner, sample_weight, len(truth))
-    return average_rows(np.sum((probabilities - truth) ** 2, axis=1), weights)
+    return truth, probabilities, check_weights(owner, sample_weight, len(truth))
 
 
 def expected_calibration_error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from onsphere._internal.validation import (
     is_fitted_already,
     restore_on_error,
 )
-from onsphere.calibration import ClassCalibration
+from onsphere.calibration import ClassCalibration, ProbabilityScaling, fit_scaling
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import (
     BackboneModel,
@@ -55,6 +56,7 @@ class ClassPrediction(NamedTuple):
     label_index : array of shape (n,)
         Of the most likely class.
     probabilities : array of shape (n, C)
+        Before held-out rows have scaled them; sets are made of these.
     uncertainty : array of shape (n,)
     details : dict
         Further fields of an Assessment.
@@ -62,6 +64,8 @@ class ClassPrediction(NamedTuple):
         The ambiguity 1 − ‖d‖; for the others see `onsphere.models.frames.Measured`.
     parts : int array of shape (n,), or None
         The part of the calibration rows that each row uses.
+    direction : array of shape (n, C), or None
+        For a model whose probabilities are scaled by held-out rows.
     """
 
     label_index: NDArray[np.intp]
@@ -72,16 +76,24 @@ class ClassPrediction(NamedTuple):
     novelty: Floats | None = None
     missed: Floats | None = None
     parts: NDArray[np.intp] | None = None
+    direction: Floats | None = None
 
     def get_value(self, model: Any) -> NDArray[Any]:
         """Return the most likely class of each row."""
         return model.classes_[self.label_index]
 
+    def get_probabilities(self, model: Any) -> Floats:
+        """Return the class probabilities, scaled if the calibration of the model says how."""
+        scaling = None if model.calibration_ is None else model.calibration_.scaling
+        if scaling is None or self.direction is None:
+            return self.probabilities
+        return mix_evenly(scaling.apply(self.direction), self.novelty)
+
     def get_fields(self, model: Any) -> dict[str, Any]:
         """Return the fields of an Assessment that need no calibration."""
         names = tuple(str(label) for label in model.classes_)
         frames = {"noise": self.noise, "novelty": self.novelty}
-        return {"probabilities": self.probabilities, "output_names": names, **frames, **self.details}
+        return {"probabilities": self.get_probabilities(model), "output_names": names, **frames, **self.details}
 
     def get_noise(self, model: Any) -> Floats | None:
         """Return the ambiguity of each row."""
@@ -103,7 +115,7 @@ class ClassPrediction(NamedTuple):
         labels = check_labels(model, y)
         check_same_length(self.uncertainty, labels)
         true_index = model.embedding_.embed(labels).direction.argmax(axis=1)
-        return ClassCalibration.measure(
+        calibration = ClassCalibration.measure(
             probabilities=self.probabilities,
             true_index=true_index,
             uncertainty=self.uncertainty,
@@ -112,6 +124,10 @@ class ClassPrediction(NamedTuple):
             penalty=model._set_penalty[0],
             n_free=model._set_penalty[1],
         )
+        return calibration if self.direction is None else replace(calibration, scaling=self._fit_scaling(true_index))
+
+    def _fit_scaling(self, true_index: NDArray[np.intp]) -> ProbabilityScaling:
+        return fit_scaling(np.asarray(self.direction), true_index)
 
 
 class ClassificationMixin(CalibratedModel):
@@ -167,7 +183,7 @@ class ClassificationMixin(CalibratedModel):
 
     def predict_proba(self, X: Any) -> Floats:
         """Return the class probabilities, shape (n, C)."""
-        return self._predict_as(ClassPrediction, X, "predict_proba", "classes").probabilities
+        return self._predict_as(ClassPrediction, X, "predict_proba", "classes").get_probabilities(self)
 
     def predict_set(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> NDArray[np.bool_]:
         """Return sets of classes that hold the true one with probability `coverage`; needs a calibrated model.

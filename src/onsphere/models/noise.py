@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,9 @@ _SMALLEST = 1e-3
 # Trees round to single precision; with this, sums over a table stay finite in it too.
 _LARGEST = 1e30
 
+# The least and the most that the contrast of what trees say is changed.
+_CONTRASTS = (0.5, 2.0)
+
 _LIFT = Lift(standardize=False)
 
 
@@ -86,6 +89,8 @@ class ErrorFrame:
     trees: Any
     uses_rows: bool
     unit: Floats
+    power: Floats | float = 1.0  # frames of older files have neither
+    level: Floats | None = None
 
     def measure(
         self,
@@ -102,9 +107,14 @@ class ErrorFrame:
                 return array_namespace(value).zeros_like(value) + self.scale * self.unit
             return sigma * self.scale
         inputs = self.join_inputs(rows, value, sigma, missed)
-        return read_noise(self.trees.predict(inputs) if predict is None else predict(self.trees, inputs)) * (
-            self.scale * self.unit
-        )
+        columns = self.trees.predict(inputs) if predict is None else predict(self.trees, inputs)
+        return self._stretch(read_noise(columns)) * (self.scale * self.unit)
+
+    def _stretch(self, noise: Array) -> Array:
+        """Return noise, in units of the scale, on the level and with the contrast that errors left out have."""
+        if self.level is None:
+            return noise
+        return array_namespace(noise).exp(array_namespace(noise).log(noise + _SMALLEST) * self.power + self.level)
 
     def join_inputs(self, rows: Array, value: Array, sigma: Array | None, missed: Array | None) -> Array:
         """Return what the trees see of each row, (n, f); numpy, or arrays of a graph."""
@@ -137,6 +147,7 @@ def fit_error_frame(
     spread: Floats,
     learns: bool,
     random_state: int,
+    stretches: bool = False,
 ) -> ErrorFrame:
     """Learn the noise from predictions of rows that were left out.
 
@@ -152,6 +163,8 @@ def fit_error_frame(
     learns : bool
         Whether trees learn the noise, or sigma (or one level for all rows) is only scaled to fit the errors.
     random_state : int
+    stretches : bool, default False
+        Whether what the trees say is brought to the level and the contrast of errors that they have not seen.
     """
     unit = np.where(spread == 0, 1.0, spread)
     error = (target - value) / unit
@@ -169,8 +182,31 @@ def fit_error_frame(
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
-    trees.fit(frame.join_inputs(rows, value, sigma, missed), columns)
-    return frame
+    inputs = frame.join_inputs(rows, value, sigma, missed)
+    trees.fit(inputs, columns)
+    return _fit_stretch(frame, inputs, columns, error / scale) if stretches else frame
+
+
+def _fit_stretch(frame: ErrorFrame, inputs: Floats, columns: Floats, error: Floats) -> ErrorFrame:
+    """Return a frame whose noise exp(level)·N^power makes errors most likely, N by trees that have not seen them.
+
+    Leaves mix rows of different noise, so trees say too little where it is large and too much where it is small.
+    """
+    from scipy.optimize import minimize
+    from sklearn.model_selection import KFold
+
+    noise = np.empty_like(error)
+    for kept, held in KFold(2, shuffle=True, random_state=0).split(inputs):
+        trees: Any = clone(frame.trees)
+        noise[held] = read_noise(trees.fit(inputs[kept], columns[kept]).predict(inputs[held]))
+    logs = np.log(noise + _SMALLEST)
+
+    def compute_loss(numbers: Any, output: int) -> float:
+        fitted = numbers[0] + numbers[1] * logs[:, output]
+        return float(np.mean(fitted + 0.5 * (error[:, output] / np.exp(fitted)) ** 2))
+
+    found = np.array([minimize(compute_loss, [0.0, 1.0], (each,), "Nelder-Mead").x for each in range(error.shape[1])])
+    return replace(frame, level=found[:, 0], power=np.clip(found[:, 1], *_CONTRASTS))
 
 
 def predict_left_out(

@@ -18,6 +18,7 @@ except ImportError:
     raise missing_extra_error("onsphere.torch", "torch", "torch") from None
 
 from onsphere.torch.attach import Attached, AttachedMap, attach
+from onsphere.torch.calibrate import CalibratedNetwork, calibrate
 from onsphere.torch.dense import DenseHead
 from onsphere.torch.features import feature_batches, features
 from onsphere.torch.frozen_module import to_torch
@@ -33,6 +34,7 @@ __all__ = [
     "MLP",
     "Attached",
     "AttachedMap",
+    "CalibratedNetwork",
     "DenseHead",
     "HCMLoss",
     "MixingCollate",
@@ -41,6 +43,7 @@ __all__ = [
     "TorchRegressor",
     "UNet",
     "attach",
+    "calibrate",
     "dirichlet_mix",
     "feature_batches",
     "features",

@@ -77,11 +77,11 @@ class Attached(SphereReader):
             like = next(model.parameters(), self.center)
             new = self.linear = nn.Linear(cast(int, n_features), self.width, device=like.device, dtype=like.dtype)
         else:
-            original = cast("nn.Linear | nn.Conv2d", self.get_submodule(self._path))
+            original = cast("nn.Linear | nn.Conv2d", self.get_submodule(self.path))
             # In a tuple, so that it is not part of the state and no optimiser finds it.
             self._original = (original,)
             new = _make_layer_like(original, self.width)
-            self.set_submodule(self._path, new)
+            self.set_submodule(self.path, new)
         # Targets follow the layer to its device, but not to half precision, in which they would lose digits.
         precision = torch.promote_types(new.weight.dtype, torch.float32)
         for name, buffer in list(self.named_buffers(recurse=False)):
@@ -89,7 +89,10 @@ class Attached(SphereReader):
             self.register_buffer(name, buffer.to(device=new.weight.device, dtype=dtype))
 
     @property
-    def _path(self) -> str:
+    def path(self) -> str:
+        """Name of the new layer inside this module."""
+        if self.layer is None:
+            return "linear"
         return f"model.{self.layer}".rstrip(".")
 
     def forward(self, *args: Any, **kwargs: Any) -> SphericalOutput:
@@ -125,7 +128,7 @@ class Attached(SphereReader):
 
     @contextmanager
     def _save_with_head(self) -> Generator[None]:
-        layer = None if self.layer is None or self._is_undone else cast(Any, self.get_submodule(self._path))
+        layer = None if self.layer is None or self._is_undone else cast(Any, self.get_submodule(self.path))
         if layer is None:
             yield
             return
@@ -147,8 +150,8 @@ class Attached(SphereReader):
     def undo(self) -> nn.Module:
         """Put the layer back that was replaced, and return the model as it was."""
         for original in () if self._is_undone else self._original:
-            weight = cast(nn.Linear, self.get_submodule(self._path)).weight
-            self.set_submodule(self._path, original.to(weight.device, weight.dtype))
+            weight = cast(nn.Linear, self.get_submodule(self.path)).weight
+            self.set_submodule(self.path, original.to(weight.device, weight.dtype))
             self._is_undone = True
         return self.model
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from onsphere.errors import InvalidInputError
 
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
             return Batch(self.inputs.to(device), self.labels)
         return Batch({name: values.to(device) for name, values in self.inputs.items()}, self.labels)
 
-    def run(self, network: nn.Module) -> Any:
+    def pass_to(self, network: Callable[..., Any]) -> Any:
         """Return what a network makes of the inputs; named ones are passed by name."""
         return network(**self.inputs) if isinstance(self.inputs, dict) else network(self.inputs)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.torch.batches import Batch, read_batch, to_numpy
 from onsphere.torch.running import find_device, use_eval_mode
 
-__all__ = ["feature_batches", "features", "run_layers"]
+__all__ = ["LayerWatcher", "as_rows", "feature_batches", "features", "join_batches", "join_layers", "run_layers"]
 
 Features = NDArray[np.floating[Any]]
 
@@ -107,7 +107,7 @@ def feature_batches(
     if pooling is not None:
         check_option("features", "pooling", pooling, ["cls", "mean"])
     for batch, outputs in run_layers(backbone, loader, layer=layer, device=device, progress=progress):
-        rows = _join_layers([_as_rows(output, pooling, batch.mask) for output in outputs])
+        rows = join_layers([as_rows(output, pooling, batch.mask) for output in outputs])
         if batch.labels is not None and len(rows) != len(batch.labels):
             raise InvalidInputError(
                 f"Expected one label for each row of a batch. Got {len(rows)} rows of features and "
@@ -138,13 +138,13 @@ def run_layers(
 
         loader = tqdm(loader, unit="batch")
     n_batches = 0
-    with use_eval_mode(backbone), _watch_layer(backbone, layer) as run:
+    with use_eval_mode(backbone), closing(LayerWatcher(backbone, layer)) as watcher:
         for given in loader:
             n_batches += 1
             batch = read_batch(given).to(place)
             # Not around the yield, where it would switch off the caller's gradients.
             with torch.no_grad():
-                outputs = run(batch)
+                outputs = watcher.run(batch)
             yield batch, outputs
     if n_batches == 0:
         raise InvalidInputError(
@@ -191,51 +191,59 @@ def _write_header(file: Any, empty: Any, n_rows: int) -> None:
     write_array_header_1_0(file, header_data_from_array_1_0(empty) | {"shape": (n_rows, *empty.shape[1:])})
 
 
-@contextmanager
-def _watch_layer(network: nn.Module, layer: str | Sequence[str] | None) -> Generator[Callable[[Batch], list[Any]]]:
-    """Give a function from inputs to the features that `features` describes, one entry per layer."""
-    own: Any = getattr(network, "features", None)
-    if layer is None and callable(own) and not isinstance(own, nn.Module):
-        yield lambda batch: [own(**batch.inputs) if isinstance(batch.inputs, dict) else own(batch.inputs)]
-        return
-    seen: dict[str, Any] = {}  # only the last of each is needed, and the others would take memory
-    if layer is None:
-        names = ["linear"]
-        missing = {"linear": f"a method 'features' or a linear layer that runs. {type(network).__name__} has neither"}
-        handles = [
-            module.register_forward_pre_hook(
-                lambda _, args, kwargs: seen.update(linear=args[0] if args else kwargs["input"]), with_kwargs=True
-            )
-            for module in network.modules()
-            if isinstance(module, nn.Linear)
-        ]
-    else:
+class LayerWatcher:
+    """Watches what layers of a network put out while it runs, until it is closed."""
+
+    def __init__(self, network: nn.Module, layer: str | Sequence[str] | None) -> None:
+        self.network = network
+        own: Any = getattr(network, "features", None)
+        self._own = own if layer is None and callable(own) and not isinstance(own, nn.Module) else None
+        self._seen: dict[str, Any] = {}  # only the last of each is needed, and the others would take memory
+        self._handles: list[Any] = []
+        kind = type(network).__name__
+        if self._own is not None:
+            return
+        if layer is None:
+            self._missing = {"linear": f"a method 'features' or a linear layer that runs. {kind} has neither"}
+            self._handles = [
+                module.register_forward_pre_hook(self._keep_input, with_kwargs=True)
+                for module in network.modules()
+                if isinstance(module, nn.Linear)
+            ]
+            return
         names: list[Any] = list(layer) if isinstance(layer, list | tuple) and layer else [layer]
         modules = {name: _find_layer(network, name) for name in names}
-        missing = {name: f"a forward pass through {name!r}. {type(network).__name__} does not use it" for name in names}
-        handles = [
-            module.register_forward_hook(lambda _, args, output, name=name: seen.update({name: output}))
+        self._missing = {name: f"a forward pass through {name!r}. {kind} does not use it" for name in names}
+        self._handles = [
+            module.register_forward_hook(lambda _, args, output, name=name: self._seen.update({name: output}))
             for name, module in modules.items()
         ]
 
-    def run(batch: Batch) -> list[Any]:
-        seen.clear()
-        batch.run(network)
-        for name in names:
-            if name not in seen:
-                raise InvalidInputError(f"Expected {missing[name]}. Name the layer whose output to take, with layer=.")
-        return [seen[name] for name in names]
+    def _keep_input(self, _: nn.Module, args: Any, kwargs: Any) -> None:
+        self._seen["linear"] = args[0] if args else kwargs["input"]
 
-    try:
-        yield run
-    finally:
-        for handle in handles:
+    def run(self, batch: Batch) -> list[Any]:
+        """Return the features that `features` describes, one entry per layer."""
+        if self._own is not None:
+            return [batch.pass_to(self._own)]
+        self._seen.clear()
+        batch.pass_to(self.network)
+        for name, missing in self._missing.items():
+            if name not in self._seen:
+                raise InvalidInputError(f"Expected {missing}. Name the layer whose output to take, with layer=.")
+        return [self._seen[name] for name in self._missing]
+
+    def close(self) -> None:
+        """Stop watching."""
+        for handle in self._handles:
             handle.remove()
 
 
-def _join_layers(blocks: list[Tensor]) -> Tensor:
-    n_rows = sorted({len(block) for block in blocks})
-    if len(n_rows) > 1:
+def join_layers(blocks: list[Tensor]) -> Tensor:
+    """Return the rows of several layers side by side."""
+    # No set of lengths: while a graph is traced they are symbols.
+    if any(block.shape[0] != blocks[0].shape[0] for block in blocks):
+        n_rows = sorted({len(block) for block in blocks})
         raise InvalidInputError(
             f"Expected layers with one row per input. Got {' and '.join(map(str, n_rows))} rows of the same batch. "
             "Name layers that see each input once, with layer=."
@@ -253,7 +261,7 @@ def _find_layer(network: nn.Module, layer: str) -> nn.Module:
     return modules[layer]
 
 
-def _as_rows(output: Any, pooling: str | None, mask: Tensor | None) -> Tensor:
+def as_rows(output: Any, pooling: str | None, mask: Tensor | None) -> Tensor:
     """Return one row per input: maps averaged over space, tokens pooled as asked."""
     rows = output
     if isinstance(output, Mapping):  # Hugging Face's outputs

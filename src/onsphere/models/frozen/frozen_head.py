@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
 from onsphere._internal.row_hashes import hash_numbers, hash_rows
 from onsphere._internal.validation import (
@@ -18,24 +18,20 @@ from onsphere._internal.validation import (
     check_no_gradient,
     check_number,
     check_option,
-    check_rows,
     check_same_length,
     check_target_given,
     is_frame,
     make_random_state,
     parameter_error,
     restore_on_error,
-    wrap_errors,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
-from onsphere.models.classifier import ClassificationMixin, ClassPrediction, mix_evenly, project_to_simplex
-from onsphere.models.frames import FRAMES, Frames, Measured, check_frames
+from onsphere.models.frames import FRAMES, check_frames
 from onsphere.models.frozen.blocks import take_last_block
 from onsphere.models.frozen.ridge import Design, Head, Kernel, Linear, Quadratic
+from onsphere.models.frozen.solved import SolvedModel
 from onsphere.models.frozen.sums import Solution, Sums, list_differences
-from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target
-from onsphere.models.regressor import RegressionMixin, RegressionPrediction
-from onsphere.sphere import geometry, scores
+from onsphere.models.frozen.targets import ClassTarget, NumberTarget
 
 __all__ = ["FrozenHead"]
 
@@ -49,7 +45,7 @@ _MOST_PLAIN_CLASSES = 20
 _JOINT = ("kernel", "quadratic", "linear")
 
 
-class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
+class FrozenHead(SolvedModel):
     """Labels or values, each with an uncertainty, from the features of a network that is not trained again.
 
     The target is placed on a sphere and regressed on the features by ridge regression, which has a closed form. The
@@ -115,6 +111,9 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     `onsphere.sphere.scores`. That of "joint", and that of any kind with novelty, has no unit: 0 is an ordinary row. The
     shortfall counts like one more head there, but only above its median, so that novelty never makes a row surer.
 
+    The shares of a direction are no probabilities yet. `calibrate` fits five numbers that make them so, on the held-out
+    rows (`onsphere.calibration.ProbabilityScaling`); before, and in the sets, they are used as they are.
+
     Examples
     --------
     >>> from sklearn.datasets import load_digits
@@ -128,9 +127,7 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
     True
     """
 
-    target_: Target
     sums_: Sums
-    n_features_in_: int
 
     layers: Sequence[int] | None = None  # heads of older files have none
 
@@ -351,30 +348,6 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         solution = self._solve()
         return solution.heads[solution.value_head]
 
-    @property
-    def classes_(self) -> NDArray[Any]:  # type: ignore[reportIncompatibleVariableOverride]
-        """The classes, in the order of the columns of `predict_proba`."""
-        target = getattr(self, "target_", None)
-        if not isinstance(target, ClassTarget):
-            raise AttributeError("only a FrozenHead fitted on classes has classes_")
-        return target.embedding.classes_
-
-    @property
-    def embedding_(self) -> Any:  # type: ignore[reportIncompatibleVariableOverride]
-        """The embedding of the target: OneHot for classes, Lift for numbers."""
-        return self.target_.embedding
-
-    @property
-    def spread_(self) -> Floats:  # type: ignore[reportIncompatibleVariableOverride]
-        """Standard deviation of each output, for regression."""
-        if not isinstance(self.target_, NumberTarget):
-            raise AttributeError("only a FrozenHead fitted on numbers has spread_")
-        return self.target_.embedding.spread_
-
-    @property
-    def _target_is_flat(self) -> bool:  # type: ignore[reportIncompatibleVariableOverride]
-        return isinstance(self.target_, ClassTarget) or self.target_.is_flat
-
     # --- predicting ---
 
     def predict_uncertainty_per_head(self, X: Any) -> dict[str, Floats]:
@@ -383,62 +356,12 @@ class FrozenHead(RegressionMixin, ClassificationMixin, BaseEstimator):
         solution = self._solve()
         return solution.score(solution.predict_per_head(self._check_rows(X)))
 
-    def _predict(self, X: Any) -> RegressionPrediction | ClassPrediction:
-        check_fitted(self, "estimator_")
-        solution, rows = self._solve(), self._check_rows(X)
-        every = solution.predict_per_head(rows)
-        outputs = every[solution.value_head]
-        details = {"direction_norm": geometry.norm(outputs.direction), "magnitude": outputs.magnitude}
-        frames = solution.frames
-        if isinstance(self.target_, ClassTarget):
-            novelty, missed = (None, None) if frames is None else frames.measure_novelty(solution.place(rows))
-            # Without a direction, all classes are equally likely.
-            direction = np.nan_to_num(outputs.direction, nan=0.0)
-            return ClassPrediction(
-                label_index=outputs.direction.argmax(axis=1),
-                probabilities=mix_evenly(project_to_simplex(direction), novelty),
-                uncertainty=solution.join(every, missed),
-                details=details,
-                noise=None if frames is None else np.maximum(1.0 - geometry.norm(direction), 0.0),
-                novelty=novelty,
-                missed=missed,
-            )
-        embedding = self.target_.embedding
-        details["anchor_residual"] = scores.anchor_residual(outputs, embedding.anchor)
-        value, sigma = embedding.decode(outputs, decoder="mean"), embedding.sigma(outputs)
-        measured = Measured(sigma, sigma, None, None)
-        if frames is not None:
-            center, spread = embedding.center_, embedding.spread_
-            measured = frames.measure(solution.place(rows), value, sigma, center=center, spread=spread)
-        return RegressionPrediction(
-            value=value,
-            sigma=measured.sigma,
-            uncertainty=solution.join(every, measured.missed),
-            details=details,
-            noise=None if frames is None else measured.noise,
-            novelty=measured.novelty,
-            missed=measured.missed,
-        )
-
-    @property
-    def _frames(self) -> Frames | None:
-        return self._solve().frames
-
-    def _get_ordinary(self) -> float | None:
-        return None if self._frames is None else self._frames.ordinary
-
     def _has_classes(self, y: Any) -> bool:
         """Return what the task says or, for "auto", whether y holds neither floats nor several columns."""
         if self.task != "auto":
             return self.task == "classification"
         given = np.asarray(y)
         return not (given.dtype.kind == "f" or (given.ndim > 1 and given.shape[1] > 1))
-
-    def _check_rows(self, X: Any, *, fitting: bool = False) -> Floats:
-        check_no_gradient(X=X)
-        rows = check_rows(self, X, fitting=fitting, allow_nan=False)
-        with wrap_errors():
-            return np.ascontiguousarray(rows, dtype=np.float64)
 
     def _get_identity(self) -> dict[str, Any]:
         """Return what two heads must share for their sums to mean the same."""

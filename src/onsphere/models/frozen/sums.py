@@ -21,7 +21,7 @@ from onsphere.models.frozen.ridge import LARGEST, Design, Head, Statistics, leav
 from onsphere.models.frozen.targets import Target
 from onsphere.sphere.geometry import Array, SphericalOutput
 
-__all__ = ["LARGEST_OUTPUT", "Sample", "Solution", "Sums", "join_scores", "list_differences"]
+__all__ = ["LARGEST_OUTPUT", "Sample", "Solution", "Sums", "find_scale", "join_scores", "list_differences"]
 
 # Rows kept, at most, to see what scores look like on rows that a head has not seen; quantiles need no more.
 _N_KEPT = 5000
@@ -52,6 +52,8 @@ class Solution:
         Features of each layer; the heads see the last one.
     frames : Frames or None
         What was fitted beside the target frame.
+    n_outputs : int
+        Columns behind those of the layers that are the outputs of a network's own head; 0 if the heads were fitted.
     """
 
     target: Target
@@ -60,12 +62,17 @@ class Solution:
     center: dict[str, float]
     spread: dict[str, float]
     value_head: str
-    widths: tuple[int, ...] = ()  # solutions of older files have neither
+    widths: tuple[int, ...] = ()  # solutions of older files have none of these
     frames: Frames | None = None
+    n_outputs: int = 0
 
     def place(self, X: Array) -> Array:
         """Return the rows as the frames see them."""
         return place_blocks(X, self.widths)
+
+    def take_last(self, X: Array) -> Array:
+        """Return the columns that the heads see."""
+        return X[:, -self.n_outputs :] if self.n_outputs else take_last_block(X, self.widths)
 
     def join(self, outputs: dict[str, SphericalOutput], missed: Floats | None) -> Floats:
         """Return the score of each row by all heads and the input frame."""
@@ -74,7 +81,7 @@ class Solution:
     def predict_per_head(self, X: Floats) -> dict[str, SphericalOutput]:
         """Return what each head predicts; NaN for rows so far away that the numbers would overflow."""
         outputs: dict[str, SphericalOutput] = {}
-        last = take_last_block(X, self.widths)
+        last = self.take_last(X)
         for name, head in self.heads.items():
             with np.errstate(over="ignore", invalid="ignore"):
                 table = _predict_in_blocks(head, last)
@@ -241,19 +248,23 @@ class Sums:
             solution.heads[name] = solve(design, without + self._sum_rows(name, held), ridge)
             trial = target.read_table(_predict_in_blocks(solve(design, without, solution.heads[name].ridge), last))
             solution.reach[name] = target.find_reach(trial)
-            solution.center[name], solution.spread[name] = _find_scale(target.score(trial, solution.reach[name]))
+            solution.center[name], solution.spread[name] = find_scale(target.score(trial, solution.reach[name]))
             error[name] = target.compute_error(trial, target.read_table(held.targets))
         solution = replace(solution, value_head=min(error, key=lambda name: error[name]))
         return replace(solution, frames=self._fit_frames(solution)) if self.frames else solution
 
     def _fit_frames(self, solution: Solution) -> Frames:
         """Fit the frames that are asked for on the kept rows, and add the scale of the shortfall to the solution."""
-        input_frame = error_frame = None
+        input_frame = error_frame = missed = None
         if "input" in self.frames:
             input_frame, missed = fit_block_frame(self.kept.X, self.widths)
-            solution.center["input"], solution.spread["input"] = _find_scale(missed)
+            solution.center["input"], solution.spread["input"] = find_scale(missed)
         if "error" in self.frames:
-            error_frame = solution.target.fit_noise(lambda: self._leave_out(solution), self.kept.targets)
+            places = solution.place(self.kept.X)
+            fitted = _predict_in_blocks(solution.heads[solution.value_head], solution.take_last(self.kept.X))
+            error_frame = solution.target.fit_noise(
+                fitted, lambda: self._leave_out(solution), self.kept.targets, places, missed
+            )
         return Frames(0, input_frame, error_frame)
 
     def _leave_out(self, solution: Solution) -> Floats:
@@ -272,7 +283,7 @@ def _blocks(n_rows: int) -> Iterator[slice]:
     return (slice(start, start + _N_BLOCK) for start in range(0, n_rows, _N_BLOCK))
 
 
-def _find_scale(score: Floats) -> tuple[float, float]:
+def find_scale(score: Floats) -> tuple[float, float]:
     """Return the median, and the distance from there to the 90 % quantile."""
     center, high = (float(value) for value in np.quantile(score, [0.5, 0.9]))
     # Scores that are all alike, as far as rounding tells, have no scale.

@@ -14,7 +14,7 @@ import numpy as np
 from onsphere._internal.validation import Floats, check_at_least_two_classes, check_labels, check_regression_target
 from onsphere.models.backbone import join_columns, split_columns
 from onsphere.models.noise import N_ROWS_NEEDED, ErrorFrame, fit_error_frame
-from onsphere.sphere import Lift, OneHot, geometry, scores
+from onsphere.sphere import Lift, OneHot, RegressionEmbedding, geometry, scores
 from onsphere.sphere.geometry import SphericalOutput
 
 __all__ = ["ClassTarget", "NumberTarget", "Target"]
@@ -63,7 +63,9 @@ class ClassTarget:
         """Return the share of wrong classes."""
         return float(np.mean(outputs.direction.argmax(axis=1) != truth.direction.argmax(axis=1)))
 
-    def fit_noise(self, leave_out: Callable[[], Floats], table: Floats) -> ErrorFrame | None:
+    def fit_noise(
+        self, fitted: Floats, leave_out: Callable[[], Floats], table: Floats, places: Floats, missed: Floats | None
+    ) -> ErrorFrame | None:
         """Return None: the noise of classes is read off the direction."""
 
 
@@ -71,7 +73,7 @@ class ClassTarget:
 class NumberTarget:
     """Numbers, lifted on a sphere; the score is u + a, in the unit of the target."""
 
-    embedding: Lift
+    embedding: RegressionEmbedding
     is_flat: bool
 
     @classmethod
@@ -104,35 +106,47 @@ class NumberTarget:
         return 1.0
 
     def score(self, outputs: SphericalOutput, reach: float) -> Floats:
-        """Return u + a of each row."""
-        return scores.anchored(outputs, self.embedding.anchor) * self.embedding.unit_
+        """Return u + a of each row; u for an embedding without an anchor."""
+        if isinstance(self.embedding, Lift):
+            return scores.anchored(outputs, self.embedding.anchor) * self.embedding.unit_
+        return self.embedding.relative_uncertainty(outputs) * self.embedding.unit_
 
     def compute_error(self, outputs: SphericalOutput, truth: SphericalOutput) -> float:
         """Return the mean squared error of the standardised target."""
         return float(np.mean((np.asarray(outputs.mean) - np.asarray(truth.mean)) ** 2))
 
-    def fit_noise(self, leave_out: Callable[[], Floats], table: Floats) -> ErrorFrame | None:
-        """Return the factor that makes sigma fit the errors on rows that were left out; None for too few rows.
+    def fit_noise(
+        self, fitted: Floats, leave_out: Callable[[], Floats], table: Floats, places: Floats, missed: Floats | None
+    ) -> ErrorFrame | None:
+        """Return what was learned from the errors on rows that were left out; None for too few rows.
 
         Parameters
         ----------
+        fitted : array of shape (n, width)
+            The columns predicted for each row. The trees see these and not those left out, which tell the error of a
+            row by how far they lie from those of its like.
         leave_out : callable
             Gives the columns predicted for each row without it.
         table : array of shape (n, width)
             The true columns.
+        places : array of shape (n, q)
+            The rows as the frames see them.
+        missed : array of shape (n,) or None
+            Their shortfalls, each without itself.
         """
         if len(table) < N_ROWS_NEEDED:
             return None
-        outputs, truth = self.read_table(leave_out()), self.read_table(table)
-        value, target = (self.embedding.decode(each, decoder="mean") for each in (outputs, truth))
+        outputs, left_out, truth = (self.read_table(each) for each in (fitted, leave_out(), table))
+        value, alone, target = (self.embedding.decode(each, decoder="mean") for each in (outputs, left_out, truth))
         return fit_error_frame(
-            np.empty((len(table), 0)),
+            places,
             value,
             self.embedding.sigma(outputs),
-            target,
-            None,
+            value + (target - alone),
+            missed,
             spread=self.embedding.spread_,
-            learns=False,
+            learns=True,
+            stretches=True,
             random_state=0,
         )
 
