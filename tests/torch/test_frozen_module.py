@@ -192,3 +192,12 @@ def test_a_head_of_an_older_file_scales_sigma_and_adds_up_scores(data):
     np.testing.assert_allclose(output.sigma, expected.sigma, rtol=1e-4)
     np.testing.assert_allclose(output.uncertainty, expected.uncertainty, rtol=1e-4, atol=1e-4)
     assert np.corrcoef(expected.uncertainty, expected.sigma)[0, 1] < 0.999
+
+
+def test_a_head_calibrated_by_groups_is_refused(data):
+    x, y = data[0].numpy(), data[1]["numbers"]
+    head = FrozenHead("linear", random_state=0).fit(x[:300], y[:300]).calibrate(x[300:], y[300:], groups="prediction")
+    with pytest.raises(
+        InvalidInputError, match=r"one limit for all rows into a module. Got a head that was calibrated by"
+    ):
+        to_torch(head)

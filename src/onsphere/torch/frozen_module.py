@@ -200,6 +200,11 @@ class FrozenModule(nn.Module):
         self.solution = solution
         self.classes: list[Any] | None = None
         calibration = head.calibration_
+        if calibration is not None and calibration.groups is not None:
+            raise InvalidInputError(
+                "to_torch writes one limit for all rows into a module. Got a head that was calibrated by groups. "
+                "Calibrate it without them, or use the head itself."
+            )
         self.scaling = None
         if isinstance(target, NumberTarget):
             embedding = target.embedding
