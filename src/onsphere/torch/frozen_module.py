@@ -208,6 +208,7 @@ class FrozenModule(nn.Module):
         self.scaling = None
         if isinstance(target, NumberTarget):
             embedding = target.embedding
+            self.unit = float(embedding.unit_)
             for name in ("center", "scale", "spread"):
                 self.register_buffer(f"target_{name}", torch.from_numpy(np.array(getattr(embedding, f"{name}_"))))
             if calibration is not None:
@@ -218,6 +219,7 @@ class FrozenModule(nn.Module):
             self.classes = head.classes_.tolist()
             self.scaling = None if calibration is None else calibration.scaling  # type: ignore
         self.to(dtype)
+        self.dtype = dtype
         self.frames = None if solution.frames is None else _FramesModule(solution)
         self.is_calibrated = calibration is not None
         if calibration is not None:
@@ -231,16 +233,18 @@ class FrozenModule(nn.Module):
                 f"Expected features of shape (n, {self.n_features}), as the head was fitted on. Got {tuple(x.shape)}. "
                 "Nothing is broadcast: reshape them, or fit a head on features like these."
             )
-        solution, target = self.solution, self.solution.target
+        x = x.to(self.dtype)  # an encoder in front may run in another
+        solution = self.solution
         last = cast(Tensor, solution.take_last(cast(Any, x)))
         every = {name: self._read(module(last)) for name, module in self.heads.items()}
         outputs = every[solution.value_head]
         value, sigma, measured = self._measure(x, outputs)
         missed: Any = None if measured is None else measured.missed
-        parts: Any = {name: target.score(outputs, solution.reach[name]) for name, outputs in every.items()}
-        uncertainty = cast(Tensor, join_scores(parts, missed, solution.center, solution.spread))
-        if self.frames is not None and self.frames.trees is not None:
+        if self.frames is not None and self.frames.trees is not None and sigma is not None:
             uncertainty = cast(Tensor, root_mean_square(cast(Any, sigma)))
+        else:
+            parts: Any = {name: self._score(each, solution.reach[name]) for name, each in every.items()}
+            uncertainty = cast(Tensor, join_scores(parts, missed, solution.center, solution.spread))
         # Rows that overflow are farthest from all training rows.
         uncertainty = torch.where(torch.isnan(uncertainty), torch.inf, uncertainty)
         novelty: Any = None if measured is None or missed is None else measured.novelty
@@ -266,6 +270,12 @@ class FrozenModule(nn.Module):
         known = [torch.where(lost, 0.0, each) for each in (value, sigma)]
         found = self.frames.measure(x, *known, center=self.target_center, spread=self.target_spread)
         return value, torch.where(lost, torch.nan, cast(Tensor, found.sigma)), found
+
+    def _score(self, outputs: Any, reach: float) -> Any:
+        target = self.solution.target
+        if isinstance(target, NumberTarget):
+            return target.score_relatively(outputs) * self.unit
+        return target.score(outputs, reach)
 
     def _read(self, table: Tensor) -> SphericalOutput:
         return self.solution.target.read_table(cast(Any, table))

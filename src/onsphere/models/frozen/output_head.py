@@ -76,6 +76,10 @@ class OutputHead(SolvedModel):
         self.calibration = calibration
         self.random_state = random_state
 
+    def __sklearn_clone__(self) -> OutputHead:
+        """Return a head that is not fitted, with the same embedding: scikit-learn would forget what it knows."""
+        return OutputHead(**self.get_params(deep=False))
+
     def _has_classes(self, y: Any) -> bool:
         return isinstance(self.embedding, OneHot)
 

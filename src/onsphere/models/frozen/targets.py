@@ -15,7 +15,7 @@ from onsphere._internal.validation import Floats, check_at_least_two_classes, ch
 from onsphere.models.backbone import join_columns, split_columns
 from onsphere.models.noise import N_ROWS_NEEDED, ErrorFrame, fit_error_frame
 from onsphere.sphere import Lift, OneHot, RegressionEmbedding, geometry, scores
-from onsphere.sphere.geometry import SphericalOutput
+from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = ["ClassTarget", "NumberTarget", "Target"]
 
@@ -107,9 +107,13 @@ class NumberTarget:
 
     def score(self, outputs: SphericalOutput, reach: float) -> Floats:
         """Return u + a of each row; u for an embedding without an anchor."""
+        return self.score_relatively(outputs) * self.embedding.unit_
+
+    def score_relatively(self, outputs: SphericalOutput) -> Array:
+        """Return the same in standardised units; numpy or torch."""
         if isinstance(self.embedding, Lift):
-            return scores.anchored(outputs, self.embedding.anchor) * self.embedding.unit_
-        return self.embedding.relative_uncertainty(outputs) * self.embedding.unit_
+            return scores.anchored(outputs, self.embedding.anchor)
+        return self.embedding.relative_uncertainty(outputs)
 
     def compute_error(self, outputs: SphericalOutput, truth: SphericalOutput) -> float:
         """Return the mean squared error of the standardised target."""
