@@ -256,7 +256,7 @@ class MaxMeanError:
     >>> uncertainty = np.arange(1000.0)
     >>> rows = Calibration(uncertainty, error=uncertainty / 1000)
     >>> round(MaxMeanError(0.25, largest=1.0).threshold(rows))
-    399
+    349
     """
 
     max_error: float

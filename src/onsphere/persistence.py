@@ -160,8 +160,7 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
             rename_settings(model)
         if manifest["format"] < 4:
             add_settings(model)
-            if vars(model).get("calibration_") is not None:
-                mark_unsigned(model.calibration_)
+            mark_unsigned(vars(model).get("calibration_"))
     except InvalidInputError:
         raise
     except Exception as error:

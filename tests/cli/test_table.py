@@ -160,7 +160,7 @@ def test_several_targets_are_fitted_and_predicted(folder, houses):
 
 
 def test_json_is_all_that_is_printed(folder, monkeypatch):
-    monkeypatch.setattr(comparing, "BACKBONES", {"kernel": BACKBONES["kernel"]})
+    monkeypatch.setattr(choice, "CANDIDATES", {"kernel": BACKBONES["kernel"]})
     monkeypatch.setattr(comparing, "find_spec", lambda name: None)
     commands = {
         ("fit", "houses.csv", "-t", "price", "--backbone", "kernel", "--shifted", "fresh.csv"): {

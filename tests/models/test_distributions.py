@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.dummy import DummyRegressor
-from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Ridge
 
 from onsphere import HCMRegressor, InvalidInputError, NotCalibratedError, OnsphereWarning, export_onnx, load
@@ -87,7 +88,12 @@ def test_prices_stay_positive_and_their_intervals_score_better(prices):
 def test_errors_and_uncertainty_are_in_the_unit_of_the_target(prices):
     X, y = draw_prices(199, 1)
     np.testing.assert_allclose(prices.calibration_.error, np.abs(y - prices.predict(X)))
-    np.testing.assert_allclose(prices.predict_uncertainty(X), prices.predict_sigma(X))
+    learned = prices._predict(X)
+    total = prices.domain_.convert_sigma(learned.value, learned.sigma)[:, 0]
+    np.testing.assert_allclose(prices.predict_uncertainty(X), total)
+    # Sigma is that of the errors of the calibration rows, on the scale that is learned.
+    scores = (np.log(y) - learned.value[:, 0]) / prices._calibrate_sigma(learned.sigma)[:, 0]
+    assert np.sqrt(np.mean(scores**2)) == pytest.approx(1)
     assert (prices.predict_noise(X) > 0).all()
 
 
@@ -245,3 +251,19 @@ def test_labels_that_came_later_move_symmetric_intervals_alone():
         model.predict_interval(X, tails="equal")
     with pytest.raises(NotCalibratedError, match="Got one that update moved on"):
         model.predict_quantiles(X, 0.5)
+
+
+def test_models_that_predict_the_value_alone_have_domains_and_shapes_too():
+    X, y = draw_prices(500)
+    boosting = HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=7, random_state=0)
+    model = HCMRegressor(boosting, domain="auto", shape="local").fit(X, y).calibrate(*draw_prices(199, 1))
+    assert model.domain_.scale != "linear"
+    X, y = draw_prices(1000, 2)
+    low, high = model.predict_interval(X, tails="equal").T
+    assert (low >= 0).all()
+    assert np.mean((y >= low) & (y <= high)) == pytest.approx(0.9, abs=0.07)
+    # A model that is fitted already predicts prices themselves, so they stay as they are.
+    fitted = FrozenEstimator(boosting.fit(*draw_prices(300, 3)))
+    model = HCMRegressor(fitted, domain="auto").fit(*draw_prices(200, 4)).calibrate(*draw_prices(199, 5))
+    assert (model.domain_.scale, model.domain_.low) == ("linear", 0.0)
+    assert (model.predict_quantiles(X, LEVELS) >= 0).all()

@@ -39,6 +39,9 @@ from onsphere import (
     load,
     select,
 )
+from onsphere.export.parity import _find_tied_leaves
+from onsphere.models import noise
+from onsphere.models.fitted import wrap_fitted
 
 QUIET = {"n_estimators": 15, "n_jobs": 1}
 
@@ -372,3 +375,24 @@ def test_few_rows_take_one_level_of_noise():
 def test_the_file_names_in_errors_are_paths():
     with pytest.raises(InvalidInputError, match=r"nowhere"):
         HCMRegressor(Path("nowhere.onnx")).fit(X, Y)
+
+
+def test_noise_of_many_rows_is_learned_from_some_of_them(monkeypatch):
+    rows, y = make_rows(1_200)
+    monkeypatch.setattr(noise, "_N_TREE_ROWS", 500)
+    model = HCMRegressor(HistGradientBoostingRegressor(max_iter=20, random_state=0)).fit(rows, y)
+    assert model._frames.error.trees.max_samples == 500
+    fresh, _ = make_rows(400, seed=1)
+    assert np.corrcoef(model.predict_noise(fresh), np.abs(fresh[:, 2]))[0, 1] > 0.7
+
+
+def test_rounding_of_the_value_can_decide_between_leaves_of_boosting_too():
+    model = HCMRegressor(HistGradientBoostingRegressor(max_iter=5, random_state=0)).fit(X, Y)
+    everything, nothing = (_find_tied_leaves(model, X, np.arange(20), rounding) for rounding in (10.0, 0.0))
+    assert len(everything) > len(nothing) == 0
+
+
+def test_fitting_again_leaves_a_fitted_model_as_it_is():
+    kept = wrap_fitted(HCMRegressor(), Ridge().fit(X[TRAIN], Y[TRAIN]))
+    before = kept.predict(X[TEST])
+    np.testing.assert_array_equal(kept.fit(X[HELD], Y[HELD]).predict(X[TEST]), before)

@@ -128,6 +128,7 @@ def test_importances_name_the_columns_behind_noise_and_novelty():
     assert model.novelty_importances_.argmin() == 2
     linear = HCMRegressor(Ridge()).fit(rows, y)
     assert linear.noise_importances_.argmax() == 1
+    assert linear.novelty_importances_.argmin() == 2  # Ridge takes no missing values, so each column is seen once
     forest = HCMRegressor(ExtraTreesRegressor(**SMALL)).fit(rows, y)
     assert forest.noise_importances_.argmax() == 0
     plain = HCMRegressor(Ridge(), frames="target").fit(rows, y)

@@ -125,6 +125,7 @@ def test_a_backbone_that_returns_features_is_wrapped():
     before = backbone(x)
     attached = attach(backbone, 2, n_features=8)
     assert attached.layer is None
+    assert attached.get_submodule(attached.path) is attached.linear
     assert "after the model" in repr(attached)
     assert attached(x).direction.shape == (6, 3)
     assert torch.equal(attached.undo()(x), before)

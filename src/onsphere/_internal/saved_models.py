@@ -79,8 +79,9 @@ def add_settings(model: Any) -> None:
 
 def mark_unsigned(calibration: Any) -> None:
     """Give the calibration of a file of formats 1 to 3, which kept |errors| only, the name that they have now."""
-    if "ratios" in vars(calibration):
-        vars(calibration).update(residuals=vars(calibration).pop("ratios"), is_signed=False)
+    kept = getattr(calibration, "__dict__", {})  # a model may have none
+    if "ratios" in kept:
+        kept.update(residuals=kept.pop("ratios"), is_signed=False)
 
 
 def check_trees(model: Any) -> None:

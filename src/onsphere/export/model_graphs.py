@@ -175,7 +175,9 @@ def _convert_numbers(
         sigma = measured.sigma + SIGMA_FLOOR * model.spread_
         outputs["quantiles"] = _convert_quantiles(model, value, sigma, curves, asked.levels)
     if model._frames is not None:
-        outputs["noise"] = _shape_like_target(model, domain.convert_sigma(value, measured.noise))
+        outputs["noise"] = _shape_like_target(
+            model, domain.convert_sigma(value, model._calibrate_sigma(measured.noise))
+        )
     return outputs | _name_novelty(measured.novelty, measured.missed)
 
 
@@ -324,14 +326,17 @@ def _convert_frozen(model: SolvedModel, x: GraphArray, asked: Asked) -> Outputs:
         for name, table in tables.items()
     }
     is_numeric = isinstance(target, NumberTarget)
+    frames = solution.frames
+    has_trees = frames is not None and frames.error is not None and frames.error.trees is not None
 
     def read() -> tuple[Any, Any, Measured]:
         """Return what the best head predicts, its value (None for classes) and the parts of the uncertainty."""
-        # Without a direction, all classes are equally likely; a number is unknown.
+        # Without a direction, all classes are equally likely; a number is unknown, but trees need one.
         is_lost = lost[solution.value_head]
-        columns: Any = target.read_table(xp.where(is_lost, 0.0, tables[solution.value_head]))
+        empty = np.nan if is_numeric and not has_trees else 0.0
+        columns: Any = target.read_table(xp.where(is_lost, empty, tables[solution.value_head]))
         value, measured = _measure_frozen(target, solution, x, columns)
-        if is_numeric:
+        if has_trees:
             value = xp.where(is_lost, np.nan, value)
             noise, sigma = (xp.where(is_lost, np.nan, part) for part in (measured.noise, measured.sigma))
             measured = measured._replace(noise=noise, sigma=sigma)
@@ -351,8 +356,7 @@ def _convert_frozen(model: SolvedModel, x: GraphArray, asked: Asked) -> Outputs:
     uncertainty = reduce(operator.add, parts)
     columns, value, measured = read() if found is None else found
     if is_numeric:
-        frames = solution.frames
-        if frames is not None and frames.error is not None and frames.error.trees is not None:
+        if has_trees:
             total: Any = root_mean_square(measured.sigma)
             uncertainty = xp.where(lost[solution.value_head][:, 0], np.inf, total)
         return _convert_numbers(model, value, measured, uncertainty, None, asked)

@@ -130,7 +130,9 @@ class RegressionPrediction(NamedTuple):
 
     def get_noise(self, model: Any) -> Floats | None:
         """Return the noise in the shape of the y of fit."""
-        return None if self.noise is None else _shape_like_target(model, self._convert_sigma(model, self.noise))
+        if self.noise is None:
+            return None
+        return _shape_like_target(model, self._convert_sigma(model, model._calibrate_sigma(self.noise)))
 
     def get_bounds(self, model: Any, coverage: float, tails: str) -> dict[str, Any]:
         """Return both ends of the intervals that hold all outputs of a row at once."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from onsphere._internal.validation import check_fitted, check_number, parameter_error
 from onsphere.calibration import root_mean_square
@@ -60,6 +61,10 @@ class FrozenOutput(NamedTuple):
     probabilities: Tensor | None = None
     confidence: Tensor | None = None
     accepted: Tensor | None = None
+
+
+# So that torch.export.save can write a module that returns one.
+_pytree._register_namedtuple(FrozenOutput, serialized_type_name="onsphere.torch.FrozenOutput")
 
 
 class _HeadModule(nn.Module):
@@ -145,7 +150,9 @@ class _FramesModule(nn.Module):
         self.trees = None if frames.error is None or frames.error.trees is None else _TreesModule(frames.error.trees)
         if frames.input is not None:
             for name in ("center", "scale", "landmarks", "whitener"):
-                self.register_buffer(f"input_{name}", torch.from_numpy(np.array(getattr(frames.input, name))))
+                self.register_buffer(
+                    f"input_{name}", torch.from_numpy(np.array(getattr(frames.input, name), order="C"))
+                )
         if frames.error is not None:
             for name in ("scale", "unit", "power", "level"):
                 values = getattr(frames.error, name)

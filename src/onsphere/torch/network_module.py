@@ -80,14 +80,15 @@ class OutputReader(_Reader):
         find_linear(self.head).register_forward_pre_hook(self._keep_features)
 
     def _keep_features(self, _: nn.Module, args: tuple[Tensor]) -> None:
-        self._features = [args[0]]
+        self._features.append(args[0])
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return one row per input or pixel."""
         batch = Batch(named or inputs[0], None)
         *others, output = self._watcher.run(batch)
         outputs = cast(SphericalOutput, output)
-        blocks, columns = split_outputs(self.head, others, self._features[0], outputs, self.pooling, batch.mask)
+        # Taken out again, so that torch.export finds the module as it was.
+        blocks, columns = split_outputs(self.head, others, self._features.pop(), outputs, self.pooling, batch.mask)
         self._size = tuple(outputs.magnitude.shape[1:])
         return torch.cat([*blocks, *columns], dim=-1).flatten(0, -2)
 
