@@ -703,3 +703,161 @@ def test_numbers_beyond_single_precision_are_named():
         network.fit(X, 1e50 * X[:, 0])
     with pytest.raises(InvalidInputError, match="finite predictions of the network"):
         network.fit(X, X[:, 0]).predict(1e50 * X)
+
+
+# --- data sets, and rows of several axes ---
+
+
+class Pooled(nn.Module):
+    def __init__(self, n_channels, n_outputs):
+        super().__init__()
+        self.body, self.last = nn.Conv2d(n_channels, 8, 3, padding=1), nn.Linear(8, n_outputs)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.body(x)).mean(dim=(2, 3)))
+
+
+def draw_pictures(n=120):
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(n, 2, 5, 5, generator=generator) + torch.randn(n, 1, 1, 1, generator=generator)
+    return pictures, pictures.mean(dim=(1, 2, 3))
+
+
+def test_pictures_reach_the_network_in_their_shape():
+    x, y = (part.numpy() for part in draw_pictures())
+    model = TorchRegressor(Pooled, max_epochs=40, learning_rate=0.02, random_state=0).fit(x, y)
+    assert model.net_.module_.body.in_channels == 2
+    assert model.score(x, y) > 0.8
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    for wrong in (x[:, :, :4], x.reshape(120, -1)):
+        with pytest.raises(InvalidInputError, match=r"fitted on rows of shape \(2, 5, 5\)\. Got"):
+            model.predict(wrong)
+    flat = TorchRegressor(hidden_sizes=(4,), max_epochs=1, random_state=0).fit(x.reshape(120, -1), y)
+    with pytest.raises(InvalidInputError, match=r"fitted on rows of shape \(50,\)\. Got \(2, 5, 5\)"):
+        flat.predict(x)
+
+
+def test_a_data_set_and_a_loader_are_rows_with_targets():
+    x, y = draw_pictures(60)
+    options = {"max_epochs": 2, "random_state": 0}
+    expected = TorchRegressor(Pooled, **options).fit(x.numpy(), y.numpy()).predict(x.numpy())
+    data = torch.utils.data.TensorDataset(x, y)
+    for given in (data, torch.utils.data.DataLoader(data, batch_size=7)):
+        np.testing.assert_allclose(TorchRegressor(Pooled, **options).fit(given).predict(x.numpy()), expected, rtol=1e-5)
+    with pytest.raises(InvalidInputError, match="Expected a target y, or a Dataset or DataLoader"):
+        TorchRegressor(**options).fit([[1.0], [2.0]])
+    for nothing in (torch.utils.data.TensorDataset(x), torch.utils.data.TensorDataset(x[:0], y[:0])):
+        with pytest.raises(InvalidInputError, match=r"pairs \(x, y\) of tensors"):
+            TorchRegressor(**options).fit(nothing)
+
+
+def test_an_unknown_device_is_answered_with_those_that_are_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    message = r"finds here \(cpu, cuda:0, mps\)\. Got 'toaster'"
+    with pytest.raises(InvalidInputError, match=message):
+        TorchRegressor(device="toaster").fit([[1.0], [2.0]], [1.0, 2.0])
+
+
+def test_channels_of_pictures_are_standardised_as_a_whole():
+    generator = np.random.default_rng(0)
+    x = generator.normal([[[5.0]], [[-3.0]]], [[[0.1]], [[10.0]]], size=(50, 2, 4, 4))
+    weights = generator.integers(1, 4, 50)
+    model = TorchRegressor(Pooled, max_epochs=1, random_state=0)
+    for given, repeated in ((None, x), (weights, np.repeat(x, weights, axis=0))):
+        scaled = model.fit(x, x[:, 1, 0, 0], given).standardize_rows(repeated).numpy()
+        np.testing.assert_allclose(scaled.mean(axis=(0, 2, 3)), 0, atol=1e-5)
+        np.testing.assert_allclose(scaled.std(axis=(0, 2, 3)), 1, rtol=1e-5)
+    as_they_are = model.set_params(standardize=False).fit(x, x[:, 1, 0, 0]).standardize_rows(x)
+    np.testing.assert_allclose(as_they_are, x, rtol=1e-6)
+    np.testing.assert_array_equal(model.predict(torch.tensor(x)), model.predict(x))
+
+
+@pytest.mark.parametrize("form", ["pair", "data set", "loader"])
+def test_training_stops_by_rows_of_ones_own(form):
+    x, y = draw_line(200)
+    torch_rows = torch.utils.data.TensorDataset(torch.tensor(x), -torch.tensor(y))
+    forms = {"pair": [(x, -y)], "data set": torch_rows, "loader": torch.utils.data.DataLoader(torch_rows, 64)}
+    # Rows that say the opposite: every step makes their loss worse, and the first epoch is the best.
+    model = TorchRegressor(hidden_sizes=(10,), max_epochs=30, early_stopping=3, random_state=0)
+    model.fit(x, y, eval_set=forms[form])
+    assert len(model.history_) == 4
+    expected = TorchRegressor(hidden_sizes=(10,), max_epochs=1, random_state=0).fit(x, y)
+    np.testing.assert_allclose(model.predict(x), expected.predict(x), rtol=1e-6)
+
+
+def draw_line(n):
+    x = np.random.default_rng(0).normal(size=(n, 2))
+    return x, x[:, 0] - 2 * x[:, 1]
+
+
+@pytest.mark.parametrize("given", [[], [(1, 2, 3)], "rows"])
+def test_bad_eval_sets(given):
+    x, y = draw_line(20)
+    with pytest.raises(InvalidInputError, match=r"list of one pair \(X, y\), a Dataset or a DataLoader"):
+        TorchRegressor(max_epochs=1).fit(x, y, eval_set=given)
+
+
+def test_a_warm_start_goes_on_as_if_training_had_not_stopped(tmp_path):
+    x, y = draw_line(64)
+    # One batch per epoch, so that the order of rows changes nothing.
+    options = {"hidden_sizes": (10,), "batch_size": 64, "learning_rate": 0.01, "random_state": 0}
+    whole = TorchRegressor(max_epochs=40, **options).fit(x, y)
+    halves = TorchRegressor(max_epochs=20, warm_start=True, **options).fit(x, y)
+    before = halves.predict(x)
+    again = pickle.loads(pickle.dumps(halves))
+    for model in (halves, again):
+        model.fit(x, y)
+        np.testing.assert_allclose(model.predict(x), whole.predict(x), atol=1e-4)
+        assert len(model.history_) == 40
+    parts = TorchRegressor(**options)
+    for _ in range(40):
+        parts.partial_fit(x, y)
+    np.testing.assert_allclose(parts.predict(x), whole.predict(x), atol=1e-4)
+    # Without what Adam has learned, the first steps are larger.
+    halves = TorchRegressor(max_epochs=20, **options).fit(x, y)
+    np.testing.assert_array_equal(halves.predict(x), before)
+    halves.set_params(warm_start=True).fit(x, y)
+    assert np.abs(halves.predict(x) - whole.predict(x)).max() > 1e-3
+    # And a new fit is a new network.
+    halves.set_params(warm_start=False).fit(x, y)
+    np.testing.assert_array_equal(halves.predict(x), before)
+    kept = HCMRegressor(parts.set_params(max_epochs=2, warm_start=True), frames="target").fit(x, y)
+    kept.save(tmp_path / "network.onsphere")
+    loaded = onsphere.load(tmp_path / "network.onsphere").estimator_
+    assert loaded._optimizer_state == kept.estimator_._optimizer_state
+
+
+def test_another_optimizer_and_learning_rate_go_on_with_the_weights():
+    x, y = draw_line(64)
+    model = TorchRegressor(hidden_sizes=(10,), max_epochs=5, warm_start=True, random_state=0).fit(x, y)
+    before = model.predict(x)
+    model.set_params(optimizer=torch.optim.SGD, learning_rate=1e-12, schedule="cosine").fit(x, y)
+    np.testing.assert_allclose(model.predict(x), before, atol=1e-6)
+
+
+def test_the_epoch_of_a_loss_goes_on(monkeypatch):
+    seen = []
+    monkeypatch.setattr(HCMLoss, "epoch", property(lambda _: 0, lambda _, epoch: seen.append(epoch)), raising=False)
+    x, y = draw_line(30)
+    columns = np.column_stack([x, y])
+    model = TorchRegressor(hidden_sizes=(4,), max_epochs=2, warm_start=True, loss=HCMLoss(), random_state=0)
+    layout = {"n_outputs": 1, "magnitude": False, "mean": True}
+    for _ in range(2):
+        model.fit(x, columns, column_layout=layout)
+    assert seen[-4:] == [0, 1, 2, 3]
+
+
+def test_a_training_that_goes_on_needs_the_same_shapes():
+    x, y = draw_line(30)
+    model = TorchRegressor(hidden_sizes=(4,), max_epochs=1, random_state=0).partial_fit(x, y)
+    before = model.predict(x)
+    for target in (y[:, None], np.column_stack([y, y])):
+        with pytest.raises(InvalidInputError, match=r"network for 1 column\(s\)\. Got a target of shape"):
+            model.partial_fit(x, target)
+    with pytest.raises(InvalidInputError, match="3 features"):
+        model.partial_fit(np.column_stack([x, y]), y)
+    with pytest.raises(InvalidInputError, match="single precision"):
+        model.partial_fit(x, 1e50 * y)
+    np.testing.assert_array_equal(model.predict(x), before)

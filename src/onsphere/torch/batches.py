@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onsphere.errors import InvalidInputError
 
-__all__ = ["Batch", "read_batch", "to_numpy"]
+__all__ = ["Batch", "read_batch", "read_pairs", "to_numpy"]
 
 # Names under which a mapping holds its labels.
 _LABELS = ("labels", "label")
@@ -102,3 +102,31 @@ def to_numpy(values: Tensor) -> NDArray[Any]:
     """Convert to numpy, half precision to single: numpy does not know bfloat16."""
     kept = values.detach().cpu()
     return (kept.float() if kept.dtype in (torch.float16, torch.bfloat16) else kept).numpy()
+
+
+def read_pairs(data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return all inputs and all targets of a Dataset of rows, or of a DataLoader of batches of them, as arrays.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> X, y = read_pairs(TensorDataset(torch.zeros(3, 2), torch.arange(3.0)))
+    >>> X.shape, y.tolist()
+    ((3, 2), [0.0, 1.0, 2.0])
+    """
+    if isinstance(data, torch.utils.data.Dataset):
+        data = torch.utils.data.DataLoader(data, batch_size=256)
+    if not isinstance(data, torch.utils.data.DataLoader):
+        raise InvalidInputError(
+            f"Expected a target y, or a Dataset or DataLoader of pairs (x, y). Got {type(data).__name__} alone. Pass y."
+        )
+    batches = [read_batch(batch) for batch in data]
+    pairs = [(batch.inputs, batch.labels) for batch in batches]
+    if not pairs or any(isinstance(inputs, dict) or labels is None for inputs, labels in pairs):
+        raise InvalidInputError(
+            "Expected pairs (x, y) of tensors from the Dataset or DataLoader. Got inputs without targets, named "
+            "inputs, or nothing at all. Yield both, and check drop_last."
+        )
+    inputs, labels = zip(*pairs, strict=True)
+    return np.concatenate([to_numpy(each) for each in inputs]), np.concatenate(labels)

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_array
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from onsphere._internal.validation import (
     Floats,
@@ -29,6 +30,7 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.errors import InvalidInputError
+from onsphere.torch.batches import read_pairs, to_numpy
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.networks import MLP
 from onsphere.torch.running import build_module, find_device, use_seed
@@ -44,6 +46,9 @@ from onsphere.torch.training import (
     keep_batch,
     make_accelerator,
     make_callbacks,
+    pack_optimizer,
+    predefined_split,
+    restore_optimizer,
     wrap_training_errors,
 )
 
@@ -82,7 +87,11 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     early_stopping : int, optional
         Stop when the loss of the validation rows has not improved for so many epochs, and return to the best weights.
     validation_fraction : float in (0, 1), default 0.1
-        Share of rows kept from training for "plateau" and `early_stopping`. Without these, all rows are trained on.
+        Share of rows kept from training for "plateau" and `early_stopping`, unless `fit` gets an `eval_set`. Without
+        these, all rows are trained on.
+    warm_start : bool, default False
+        Whether `fit` goes on from the network and the optimiser that the last `fit` or `partial_fit` left, instead of
+        training a new one. Features and columns stay standardised as they were at first.
     callbacks : sequence of skorch callbacks, default ()
         For everything else: other schedules, clipped gradients, checkpoints, loggers.
     standardize : {True, False, "inputs"}, default True
@@ -108,7 +117,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         Of the trained network; `net_.module_` is the network itself, for features and columns standardised as
         `standardize` says.
     history_ : list of dict
-        Losses and duration of each epoch.
+        Losses and duration of each epoch, earlier fits included where the training went on from them.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -127,6 +136,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     """
 
     net_: Any
+    _optimizer_state: dict[str, Any] | None = None  # files of older versions have none
     history_: list[dict[str, Any]]
 
     def __init__(
@@ -144,6 +154,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         schedule: str | None = None,
         early_stopping: int | None = None,
         validation_fraction: float = 0.1,
+        warm_start: bool = False,
         callbacks: Sequence[Any] = (),
         standardize: bool | str = True,
         device: str = "auto",
@@ -164,6 +175,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         self.schedule = schedule
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
         self.callbacks = callbacks
         self.standardize = standardize
         self.device = device
@@ -177,50 +189,120 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, column_layout: Mapping[str, Any] | None = None) -> Self:
-        """Train a new network.
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: Any = None,
+        column_layout: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Train a new network, or with `warm_start` the one there is.
 
         Parameters
         ----------
-        X : array or DataFrame of shape (n, p)
-        y : array of shape (n,) or (n, k)
+        X : array or DataFrame of shape (n, p), array of shape (n, ...), or a Dataset or DataLoader of pairs (x, y)
+            Rows of several axes, such as pictures (n, C, H, W), reach the network in their shape, standardised along
+            their first axis (each channel); `module` is called with its length C as n_features. What a Dataset holds
+            is read into memory; where it does not fit, pass one part after another to `partial_fit`.
+        y : array of shape (n,) or (n, k), left out for a Dataset or DataLoader
         sample_weight : array of shape (n,), optional
             Of each row in the loss.
+        eval_set : list of one (X, y), Dataset or DataLoader, optional
+            Rows of one's own for "plateau", `early_stopping` and `history_`; all of X is trained on then.
         column_layout : mapping, optional
             Which columns are which, from HCMRegressor: the arguments of `onsphere.models.backbone.split_columns`.
         """
         with restore_on_error(self):
-            self._fit(X, y, sample_weight, column_layout)
+            self._check_parameters()
+            goes_on = self.warm_start and hasattr(self, "net_")
+            data, weighted = self._read_data(X, y, sample_weight, goes_on=goes_on)
+            validation = None if eval_set is None else self._read_eval_set(eval_set)
+            self._train(data, self._make_loss(column_layout, weighted=weighted), validation, goes_on=goes_on)
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, layout: Mapping[str, Any] | None) -> None:
-        self._check_parameters()
-        rows = self._check_rows(X, fitting=True)
-        target = check_regression_target(self, y)
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch on these rows, and go on from the network and the optimiser that there are.
+
+        The first rows settle how features and columns are standardised. `schedule` and `early_stopping` are for `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as in `fit`
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(400, 2))
+        >>> network = TorchRegressor(hidden_sizes=(20,), learning_rate=0.01, random_state=0)
+        >>> for _ in range(30):
+        ...     for part in np.split(np.arange(400), 4):
+        ...         network = network.partial_fit(X[part], X[part, 0])
+        >>> len(network.history_), bool(network.score(X, X[:, 0]) > 0.9)
+        (120, True)
+        """
+        with restore_on_error(self):
+            self._check_parameters()
+            goes_on = hasattr(self, "net_")
+            data, weighted = self._read_data(X, y, sample_weight, goes_on=goes_on)
+            self._train(data, self._make_loss(None, weighted=weighted), None, goes_on=goes_on, is_part=True)
+        return self
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool) -> tuple[Rows, bool]:
+        """Return standardised rows, columns and weights, and whether weights were given; settle the scales, if new."""
+        given, values = read_pairs(X) if y is None and not hasattr(X, "shape") else (X, y)
+        rows = self._check_rows(given, fitting=not goes_on)
+        target = check_regression_target(self, values)
         check_same_length(rows, target)
         weights = check_sample_weight(sample_weight, rows)
         columns = target[:, None] if target.ndim == 1 else target
-        self._target_is_flat = target.ndim == 1
-        self._feature_scaler = _make_scaler(bool(self.standardize)).fit(rows, sample_weight=weights)
-        scales_columns = not _is_inputs_only(self.standardize) and getattr(self.loss, "standardizes", True)
-        self._column_scaler: Any = _make_scaler(bool(self.standardize and scales_columns)).fit(
-            columns, sample_weight=weights
-        )
+        if not goes_on:
+            self._target_is_flat = target.ndim == 1
+            self._feature_scaler = _fit_feature_scaler(rows, self._row_shape, weights, active=bool(self.standardize))
+            scales_columns = not _is_inputs_only(self.standardize) and getattr(self.loss, "standardizes", True)
+            self._column_scaler: Any = _make_scaler(bool(self.standardize and scales_columns)).fit(
+                columns, sample_weight=weights
+            )
+        elif (self._target_is_flat, self._column_scaler.n_features_in_) != (target.ndim == 1, columns.shape[1]):
+            raise InvalidInputError(
+                f"TorchRegressor goes on with a network for {self._column_scaler.n_features_in_} column(s). Got a "
+                f"target of shape {target.shape}. Pass targets of the same shape, or train a new network."
+            )
         data = Rows(
-            self._feature_scaler.transform(rows),
+            self._feature_scaler.transform(rows).reshape(len(rows), *self._get_row_shape()),
             self._column_scaler.transform(columns),
             np.ones(len(rows)) if weights is None else weights / weights.mean(),
         )
+        check_finite(data)
+        return data, weights is not None
+
+    def _read_eval_set(self, eval_set: Any) -> Rows:
+        pairs: Any = [(eval_set, None)] if isinstance(eval_set, Dataset | DataLoader) else eval_set
+        if not (isinstance(pairs, Sequence) and len(pairs) == 1 and len(pairs[0]) == 2):
+            raise parameter_error("fit", "eval_set", "a list of one pair (X, y), a Dataset or a DataLoader", eval_set)
+        rows, target = pairs[0]
+        return self._read_data(rows, target, None, goes_on=True)[0]
+
+    def _train(
+        self, data: Rows, loss: RowLoss, validation: Rows | None, *, goes_on: bool, is_part: bool = False
+    ) -> None:
+        before = self.history_ if goes_on else []
         seed = make_random_state(self, self.random_state).randint(2**31 - 1)
         device = find_device(self, self.device)
-        with use_seed(seed):
-            check_finite(data)
-            net = self._make_net(self._build_network(data.parts[0][:2]), self._make_loss(layout, weights), seed, device)
+        with use_seed(seed + len(before)):
+            module = copy.deepcopy(self.net_.module_) if goes_on else self._build_network(data.parts[0][:2])
+            net = self._make_net(module, loss, seed, device, validation, len(before), is_part=is_part)
             with wrap_training_errors():
-                net.fit(data, None)
+                net.initialize()
+                if goes_on:
+                    restore_optimizer(net.optimizer_, self._optimizer_state)
+                net.partial_fit(data, None)
             check_weights(net.module_, self.learning_rate)
         # skorch's record of every batch would be larger than the network.
-        self.history_ = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
+        history = [{name: value for name, value in epoch.items() if name != "batches"} for epoch in net.history]
+        self.history_ = before + history
+        self._optimizer_state = pack_optimizer(net.optimizer_) if self.warm_start or is_part else None
         self._keep_network(net.unwrap_module(), device)
 
     def _keep_network(self, module: nn.Module, device: torch.device) -> None:
@@ -244,7 +326,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             from safetensors.torch import load
 
             with use_seed(0):
-                module = self._build_network(torch.zeros(2, self._feature_scaler.n_features_in_))
+                module = self._build_network(torch.zeros(2, *self._get_row_shape()))
             module.load_state_dict(load(self.net_))
             self._keep_network(module, find_device(self, self.device))
 
@@ -306,7 +388,12 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
     def standardize_rows(self, X: Any) -> Tensor:
         """Return the rows as `net_.module_` sees them."""
         check_fitted(self, "net_")
-        return torch.as_tensor(self._feature_scaler.transform(self._check_rows(X, fitting=False)), dtype=torch.float32)
+        rows = self._feature_scaler.transform(self._check_rows(X, fitting=False))
+        return torch.as_tensor(rows.reshape(len(rows), *self._get_row_shape()), dtype=torch.float32)
+
+    def _get_row_shape(self) -> tuple[int, ...]:
+        """Return the shape of a row; networks of older files take flat ones."""
+        return getattr(self, "_row_shape", (self._feature_scaler.n_features_in_,))
 
     def _outputs_per_column(self) -> int:
         return int(getattr(self.loss, "outputs_per_column", 1))
@@ -333,13 +420,26 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             raise parameter_error(self, "module", "a Module, or a callable that makes one", self.module)
         if not isinstance(self.standardize, bool | np.bool_) and not _is_inputs_only(self.standardize):
             raise parameter_error(self, "standardize", "True, False or 'inputs'", self.standardize)
-        for name in ("mixed_precision", "multi_process", "progress"):
+        for name in ("warm_start", "mixed_precision", "multi_process", "progress"):
             check_flag(self, name, getattr(self, name))
 
     def _check_rows(self, X: Any, *, fitting: bool) -> Floats:
-        rows = check_rows(self, X, fitting=fitting, allow_nan=False)
+        """Return rows of one axis each; the shape of those in fit is remembered, and others must have it."""
+        shape = tuple(int(length) for length in getattr(X, "shape", ())[1:])
+        flat: Any = X
+        if len(shape) > 1:
+            flat = (to_numpy(X) if isinstance(X, Tensor) else np.asarray(X)).reshape(len(X), -1)
+        if not fitting and shape != self._get_row_shape() and max(len(shape), len(self._get_row_shape())) > 1:
+            raise InvalidInputError(
+                f"TorchRegressor was fitted on rows of shape {self._get_row_shape()}. Got {shape}. Pass rows of the "
+                "same shape."
+            )
+        rows = check_rows(self, flat, fitting=fitting, allow_nan=False)
         with wrap_errors():  # a table can have text in a column
-            return check_array(rows, dtype="float64")
+            checked = check_array(rows, dtype="float64")
+        if fitting:
+            self._row_shape = shape if len(shape) > 1 else (checked.shape[1],)
+        return checked
 
     def _build_network(self, some_rows: Tensor) -> nn.Module:
         n_features, n_outputs = some_rows.shape[1], self._outputs_per_column() * self._column_scaler.n_features_in_
@@ -347,7 +447,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes, dropout=self.dropout)
         return build_module(self.module, n_features, n_outputs, some_rows)
 
-    def _make_loss(self, layout: Mapping[str, Any] | None, weights: Floats | None) -> RowLoss:
+    def _make_loss(self, layout: Mapping[str, Any] | None, *, weighted: bool) -> RowLoss:
         loss: Any = self.loss
         if loss == "auto":
             loss = "squared" if layout is None else HCMLoss()
@@ -365,7 +465,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         n_columns = self._column_scaler.n_features_in_
         center = self.unstandardize(np.zeros(n_columns))
         scale = self.unstandardize(np.ones(n_columns), centered=False)
-        return RowLoss(loss, layout if on_sphere else None, center, scale, weighted=weights is not None)
+        return RowLoss(loss, layout if on_sphere else None, center, scale, weighted=weighted)
 
     def _net_options(self, device: torch.device | None) -> dict[str, Any]:
         return {
@@ -376,19 +476,33 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             "iterator_valid__collate_fn": keep_batch,
         }
 
-    def _make_net(self, module: nn.Module, loss: RowLoss, seed: int, device: torch.device) -> Net:
-        needs_validation = self.early_stopping is not None or self.schedule == "plateau"
+    def _make_net(
+        self,
+        module: nn.Module,
+        loss: RowLoss,
+        seed: int,
+        device: torch.device,
+        validation: Rows | None,
+        n_epochs_before: int,
+        *,
+        is_part: bool,
+    ) -> Net:
+        split = None
+        if validation is not None:
+            split = predefined_split(validation)
+        elif not is_part and (self.early_stopping is not None or self.schedule == "plateau"):
+            split = ValidSplit(float(self.validation_fraction), random_state=seed)
         options: dict[str, Any] = {
             "criterion": lambda: loss,
             "optimizer": self.optimizer,
             "optimizer__weight_decay": self.weight_decay,
             "lr": self.learning_rate,
-            "max_epochs": self.max_epochs,
+            "max_epochs": 1 if is_part else self.max_epochs,
             "batch_size": self.batch_size,
             "iterator_train__shuffle": True,
             "iterator_train__collate_fn": keep_batch,
-            "callbacks": make_callbacks(self),
-            "train_split": ValidSplit(float(self.validation_fraction), random_state=seed) if needs_validation else None,
+            "callbacks": make_callbacks(self, n_epochs_before, is_part=is_part),
+            "train_split": split,
         }
         if not self.multi_process:
             return Net(module, **self._net_options(device), **options)
@@ -401,6 +515,21 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         quiet = {"callbacks__print_log__sink": keep_batch}
         wrapping: dict[str, Any] = {"accelerator": accelerator, "unwrap_after_train": False, **quiet}
         return SharedNet(module, **self._net_options(None), **options, **wrapping)
+
+
+def _fit_feature_scaler(rows: Floats, shape: tuple[int, ...], weights: Floats | None, *, active: bool) -> Any:
+    """Return a scaler of flat rows (n, p); rows of several axes have one centre and scale for each channel."""
+    scaler = _make_scaler(active)
+    if len(shape) == 1 or not active:
+        return scaler.fit(rows, sample_weight=weights)
+    n_each = int(np.prod(shape[1:]))
+    pixels = rows.reshape(len(rows), shape[0], n_each).transpose(0, 2, 1).reshape(-1, shape[0])
+    scaler.fit(pixels, sample_weight=None if weights is None else np.repeat(weights, n_each))
+    scaler.mean_, scaler.var_, scaler.scale_ = (
+        np.repeat(each, n_each) for each in (scaler.mean_, scaler.var_, scaler.scale_)
+    )
+    scaler.n_features_in_ = rows.shape[1]
+    return scaler
 
 
 def _make_scaler(active: bool) -> Any:

@@ -29,7 +29,14 @@ def find_device(owner: object, device: Any) -> torch.device:
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError):
-        raise parameter_error(owner, "device", "'auto' or a device that torch finds here", device) from None
+        expected = f"'auto' or a device that torch finds here ({', '.join(_list_devices())})"
+        raise parameter_error(owner, "device", expected, device) from None
+
+
+def _list_devices() -> list[str]:
+    """Return the names of the devices that torch finds."""
+    accelerators = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return ["cpu", *accelerators, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from onsphere.torch.running import find_random_layers
 
 try:
     import skorch
-    from skorch import hf
+    from skorch import helper, hf
 except ImportError:
     raise missing_extra_error("TorchRegressor", "skorch", "torch") from None
 
@@ -35,6 +36,9 @@ __all__ = [
     "keep_batch",
     "make_accelerator",
     "make_callbacks",
+    "pack_optimizer",
+    "predefined_split",
+    "restore_optimizer",
     "wrap_training_errors",
 ]
 
@@ -42,6 +46,7 @@ __all__ = [
 _skorch: Any = skorch
 _AccelerateMixin: Any = hf.AccelerateMixin
 ValidSplit: Any = _skorch.dataset.ValidSplit
+predefined_split: Any = helper.predefined_split
 
 # These layers multiply a row by factors that do not depend on it.
 _DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -254,9 +259,29 @@ def check_callbacks(owner: object, given: Any) -> None:
         raise parameter_error(owner, "callbacks", "a sequence of skorch callbacks such as [EpochTimer()]", given)
 
 
-def make_callbacks(owner: Any) -> list[Any]:
-    """Return the callbacks that a TorchRegressor trains with: the check of the loss, and those that the user chose."""
-    chosen: list[Any] = [("check", _LossCheck()), *owner.callbacks]
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return what an optimiser has learned of the weights, so that it can be kept in a file."""
+    written = io.BytesIO()
+    torch.save(optimizer.state_dict()["state"], written)
+    return {"kind": type(optimizer).__name__, "state": written.getvalue()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, packed: dict[str, Any] | None) -> None:
+    """Give an optimiser what one of its kind has learned; its own learning rate stays. Another kind starts anew."""
+    if packed is None or packed["kind"] != type(optimizer).__name__:
+        return
+    state = torch.load(io.BytesIO(packed["state"]), weights_only=True)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def make_callbacks(owner: Any, n_epochs_before: int = 0, *, is_part: bool = False) -> list[Any]:
+    """Return the callbacks that a TorchRegressor trains with: the check of the loss, and those that the user chose.
+
+    A training that goes on has had some epochs before; one on a part of the rows has neither bar nor schedule.
+    """
+    chosen: list[Any] = [("check", _LossCheck(n_epochs_before)), *owner.callbacks]
+    if is_part:
+        return chosen
     if owner.progress:
         chosen.append(("progress", _ProgressBar()))
     schedulers, make_scheduler = torch.optim.lr_scheduler, _skorch.callbacks.LRScheduler
@@ -273,9 +298,12 @@ def make_callbacks(owner: Any) -> list[Any]:
 class _LossCheck(_skorch.callbacks.Callback):
     """Stop at a loss that is not finite, and set the epoch of an HCMLoss."""
 
+    def __init__(self, n_epochs_before: int) -> None:
+        self.n_epochs_before = n_epochs_before
+
     def on_epoch_begin(self, net: Any, **_: Any) -> None:
         if isinstance(net.criterion_.loss, HCMLoss):
-            net.criterion_.loss.epoch = len(net.history) - 1
+            net.criterion_.loss.epoch = self.n_epochs_before + len(net.history) - 1
 
     def on_batch_end(self, net: Any, *, loss: Tensor, **_: Any) -> None:
         value = float(loss.detach())
