@@ -1,6 +1,7 @@
 """Levels that follow labels, on p-values alone: the bound of ACI, the formulas of DtACI, rolling coverage, time."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onsphere import InvalidInputError
-from onsphere.calibration import conformal_quantile
+from onsphere.calibration import Calibration
 from onsphere.calibration.online import (
     STRETCH,
     LevelTracker,
     OnlineCoverage,
+    _Followed,
     extend_p_values,
+    find_ceiling,
     find_stretch,
 )
 
@@ -23,13 +26,16 @@ STEPS = 0.001 * 2.0 ** np.arange(8)
 
 @given(
     hnp.arrays(np.float64, st.integers(9, 60), elements=st.floats(0.1, 10), unique=True),
+    st.sampled_from([0.0, 5.0, 20.0]),
     st.floats(0.01, 1000),
     st.floats(-0.4, 1.1),
 )
-def test_a_p_value_is_above_the_level_exactly_if_the_interval_holds_the_row(scores, new, level):
-    """Also beyond the largest score, where the interval is stretched."""
-    coverage, factor = find_stretch(level, len(scores))
-    limit = factor * conformal_quantile(scores, coverage)
+def test_a_p_value_is_above_the_level_exactly_if_the_interval_holds_the_row(sizes, below, new, level):
+    """Also beyond the largest score, where the interval is stretched, and for errors that are all on one side."""
+    scores = sizes - below
+    calibration = replace(Calibration(scores, scores), online=OnlineCoverage(1.0))
+    calibration.online.trackers["0: 0.9"] = _Followed(0, LevelTracker(0.9, 1.0, (level,), (1.0,)))
+    limit = calibration.find_limit(scores, 0.9)
     p_value = extend_p_values(scores, np.array([new]))[0]
     is_near = math.isclose(new, limit, rel_tol=1e-6) or math.isclose(p_value, level, abs_tol=1e-6)
     # At a level near 1 the interval keeps the smallest score.
@@ -106,6 +112,35 @@ def test_rolling_coverage_is_kept_under_drift_where_a_fixed_level_loses_it(step)
     )
     assert rolling.min() > 0.85
     assert np.mean(rolling) == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_level_does_not_rise_where_nothing_can_shrink():
+    """Nine of ten scores are 0, and sets that hold 0 are the smallest; then drift begins."""
+    scores = np.r_[np.zeros(180), np.linspace(0.1, 1, 20)]
+    ceiling = find_ceiling(scores)
+    assert ceiling == pytest.approx(21 / 201)
+    calm = np.tile([1.0] * 19 + [0.01], 100)
+    free, held = (LevelTracker(0.9).take_in(calm, top)[0] for top in (1.0, ceiling))
+    assert held.level <= ceiling < 0.3 < free.level
+    rough = np.full(30, 0.05)
+    assert sum(held.take_in(rough)[1]) > sum(free.take_in(rough)[1])
+    # Scores that differ have no such level.
+    assert find_ceiling(np.arange(99.0)) == pytest.approx(0.99)
+
+
+def test_each_part_has_a_level_of_its_own():
+    rng = np.random.default_rng(0)
+    parts = rng.integers(2, size=1000)
+    p_values = np.where(parts == 1, 0.2, 1.0) * rng.uniform(size=1000)
+    online = OnlineCoverage().take_in(p_values[:600], parts=parts[:600])
+    online.find_level(0.9)
+    online = online.take_in(p_values[600:], parts=parts[600:])
+    for part in (0, 1):
+        alone = OnlineCoverage().take_in(p_values[parts == part])
+        assert online.find_level(0.9, part=part) == pytest.approx(alone.find_level(0.9))
+        np.testing.assert_array_equal(online.find_covered(0.9)[parts == part], alone.find_covered(0.9))
+    assert online.find_level(0.9, part=1) < 0.05 < online.find_level(0.9, part=0)
+    assert online.find_level(0.9, part=7) == pytest.approx(0.1)  # of which nothing is known
 
 
 def test_rolling_coverage_of_few_labels_and_of_none():

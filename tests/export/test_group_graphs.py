@@ -43,6 +43,18 @@ def test_groups_are_in_the_graph(model, groups, tmp_path):
     assert len(np.unique(widths.round(6))) > 1
 
 
+@pytest.mark.parametrize("tails", ["symmetric", "equal"])
+@pytest.mark.parametrize("width", ["noise", "flat"])
+def test_the_width_that_labels_chose_is_in_the_graph(model, width, tails, tmp_path):
+    model.calibrate(*draw(300)).update(*draw(50))
+    model.calibration_ = model.calibration_.use_width(width)
+    new = 3 * draw(200)[0]
+    export_onnx(model, tmp_path / "model.onnx", X=new, tails=tails)
+    answers, expected = run(tmp_path / "model.onnx", new), model.assess(new, tails=tails)
+    np.testing.assert_allclose(answers["lower"], expected.lower)
+    np.testing.assert_allclose(answers["upper"], expected.upper)
+
+
 def test_missing_values_and_unknown_levels_of_a_column(tmp_path):
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline

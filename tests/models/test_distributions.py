@@ -242,13 +242,14 @@ def test_groups_have_tails_and_domains_of_their_own_and_no_distribution(tmp_path
         export_onnx(model, tmp_path / "model.onnx", X=X)
 
 
-def test_labels_that_came_later_move_symmetric_intervals_alone():
+def test_labels_that_came_later_move_intervals_and_leave_no_distribution():
     model = HCMRegressor(Ridge(), domain="count").fit(*draw_counts(400)).calibrate(*draw_counts(199, 1))
     model.update(*draw_counts(100, 2))
     X = draw_counts(50, 3)[0]
-    assert (model.predict_interval(X) >= 0).all()
-    with pytest.raises(NotCalibratedError, match="Got one that update moved on"):
-        model.predict_interval(X, tails="equal")
+    for tails in ("symmetric", "equal", "shortest"):
+        ends = model.predict_interval(X, tails=tails)
+        assert (ends >= 0).all()
+        assert (ends == np.round(ends)).all()
     with pytest.raises(NotCalibratedError, match="Got one that update moved on"):
         model.predict_quantiles(X, 0.5)
 

@@ -171,6 +171,22 @@ def test_a_class_without_calibration_rows_borrows_from_the_whole():
     assert head.predict_set(X).shape == (600, 3)
 
 
+def test_labels_without_drift_leave_every_class_covered():
+    """Easy classes are held more often than asked, which must not cost the rare one."""
+    rng = np.random.default_rng(0)
+
+    def draw_uneven(n):
+        labels = rng.choice(3, p=[0.5, 0.35, 0.15], size=n)
+        return np.array([-3.0, 1.0, 1.9])[labels][:, None] + rng.normal(size=(n, 3)), labels
+
+    model = HCMClassifier(Ridge(), frames="target").fit(*draw_uneven(1000))
+    model.calibrate(*draw_uneven(1000), groups="class").update(*draw_uneven(1500))
+    X, labels = draw_uneven(4000)
+    held = model.predict_set(X)[np.arange(4000), labels]
+    for label in range(3):
+        assert held[labels == label].mean() > 0.85
+
+
 def test_penalties_make_large_sets_smaller():
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(30, 4))
@@ -335,3 +351,53 @@ def test_a_large_batch_is_taken_in_bit_by_bit(plain):
     plain.update(X, X[:, 0] + 30 * (y - X[:, 0]), step=0.05)
     assert plain.predict_interval(X[:1])[0, 1] > 10 * wide
     assert plain.calibration_.online.find_covered(0.9)[-500:].mean() == pytest.approx(0.9, abs=0.04)
+
+
+def test_both_tails_follow_the_labels():
+    """The noise of a drifting stream becomes one-sided, which symmetric intervals pay for on both sides."""
+    rng = np.random.default_rng(0)
+
+    def draw_skewed(n, skew):
+        X = rng.normal(size=(n, 2))
+        return X, X[:, 0] + np.where(rng.random(n) < skew, rng.exponential(3.0, size=n), 0.3 * rng.normal(size=n))
+
+    model = HCMRegressor(Ridge(), random_state=0).fit(*draw_skewed(300, 0.0))
+    X, y = draw_skewed(1500, np.linspace(0, 1, 1500))
+    held, found = draw_skewed(300, 0.0), {}
+    for tails in ("equal", "symmetric"):
+        model.calibrate(*held)
+        ends = np.empty((1500, 2))
+        for start in range(0, 1500, 10):
+            rows = slice(start, start + 10)
+            ends[rows] = model.predict_interval(X[rows], tails=tails)
+            model.update(X[rows], y[rows])
+        found[tails] = ends
+        assert np.convolve(find_covered(ends, y), np.ones(500) / 500, "valid").min() > 0.85
+    below, above = np.mean(y < found["equal"][:, 0]), np.mean(y > found["equal"][:, 1])
+    assert below == pytest.approx(0.05, abs=0.02)
+    assert above == pytest.approx(0.05, abs=0.02)
+    assert np.ptp(found["equal"], axis=1).mean() < 0.9 * np.ptp(found["symmetric"], axis=1).mean()
+    assert (
+        model.predict_interval(X, tails="shortest")[:, 0] <= model.predict_interval(X, tails="shortest")[:, 1]
+    ).all()
+
+
+def test_labels_of_novel_rows_take_novelty_out_of_the_width(tmp_path):
+    """Rows far away, on which the model is as good as ever: after their labels, intervals are as narrow as before."""
+    rng = np.random.default_rng(0)
+
+    def draw_far(n, centre):
+        X = rng.normal(centre, 1.0, size=(n, 2))
+        return X, X[:, 0] + 0.3 * rng.normal(size=n)
+
+    model = HCMRegressor(Ridge(), random_state=0).fit(*draw_far(300, 0.0)).calibrate(*draw_far(200, 0.0))
+    new = np.concatenate([draw_far(20, 0.0)[0], draw_far(20, 4.0)[0]])
+    widths = np.ptp(model.predict_interval(new), axis=1)
+    assert widths[20:].mean() > 3 * widths[:20].mean()
+    model.update(*draw_far(500, np.repeat(rng.choice([0.0, 4.0], size=500), 2).reshape(500, 2)))
+    assert model.calibration_.width != "total"
+    after = np.ptp(model.predict_interval(new), axis=1)
+    assert after[20:].mean() < 1.5 * widths[:20].mean()
+    np.testing.assert_allclose(2 * model.spread_[0] * model.predict_radius(new), after)
+    model.save(tmp_path / "model.onsphere")
+    np.testing.assert_array_equal(np.ptp(load(tmp_path / "model.onsphere").predict_interval(new), axis=1), after)

@@ -87,6 +87,8 @@ def test_an_impossible_domain_is_rejected(asked):
             r"30 targets are whole numbers of at least 0 \(17% are 0\)",
         ),
         (np.linspace(0.5, 9, 30), Domain(low=0.0), "targets are numbers of at least 0, so none below it is possible"),
+        (np.linspace(0.01, 9, 30) ** 0.5, Domain(), r"thin out towards 0 \(the least is 0\.1\), so lower ones are"),
+        (np.linspace(0.2, 3, 30) ** 4, Domain(low=0.0), "so none below it is possible"),
         (np.linspace(-1, 9, 30), Domain(), r"some targets are negative \(the least is -1\), so any number"),
         (np.arange(-3.0, 27.0), Domain(is_whole=True), "all are whole, so any whole number"),
         (np.arange(5.0), Domain(), "5 targets are too few"),

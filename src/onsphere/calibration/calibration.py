@@ -19,8 +19,9 @@ from onsphere._internal.validation import Floats, check_option
 from onsphere.calibration.conformal import conformal_quantile, set_scores
 from onsphere.calibration.density_ratio import ShiftWeights, compute_effective_size
 from onsphere.calibration.groups import WHOLE, Groups
-from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_stretch
+from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_ceiling, find_stretch
 from onsphere.calibration.probabilities import ProbabilityScaling
+from onsphere.calibration.width import N_LABELS_NEEDED, WIDTHS, choose_width
 from onsphere.errors import InvalidInputError, NotCalibratedError
 from onsphere.sphere import geometry
 
@@ -118,6 +119,8 @@ class Calibration:
         The groups, and which part each of them uses.
     shift : ShiftWeights or None
         The weights by which rows stand for target rows, with their cost.
+    part : int
+        The part that these rows are, if they were selected.
     online : OnlineCoverage or None
         The labels that came in afterwards, which move the level of intervals and sets.
     """
@@ -128,6 +131,7 @@ class Calibration:
     weights: Floats | None = field(default=None, kw_only=True)
     parts: NDArray[np.intp] | None = field(default=None, kw_only=True)
     groups: Groups | None = field(default=None, kw_only=True)
+    part: int = field(default=0, kw_only=True)
     shift: ShiftWeights | None = field(default=None, kw_only=True)
     online: OnlineCoverage | None = field(default=None, kw_only=True)
 
@@ -151,6 +155,11 @@ class Calibration:
         return self.error
 
     @property
+    def tracked_scores(self) -> Floats:
+        """All scores that have limits of their own, which follow the labels over time, (n, K)."""
+        return self.scores[:, None]
+
+    @property
     def effective_size(self) -> float:
         """The number of rows of equal weight that tell as much as these."""
         if self.shift is not None:
@@ -164,7 +173,7 @@ class Calibration:
 
     def select(self, part: int) -> Self:
         """Return the rows that groups of this part use."""
-        return self if part == WHOLE else self.take(self.parts == part)
+        return replace(self if part == WHOLE else self.take(self.parts == part), part=part)
 
     def split(self, parts: NDArray[np.intp] | None) -> Iterator[tuple[Any, Self]]:
         """Yield new rows that share calibration rows, and these; without groups all rows at once.
@@ -193,22 +202,27 @@ class Calibration:
             The time of each row.
         """
         online = (self.online or OnlineCoverage()).check_time(time, len(new))
+        current = replace(self, online=online)
         weights = None if self.weights is None else np.full(len(new), self.weights.max())
         new = replace(new, weights=weights, groups=self.groups)
-        current = self
         for start in range(0, len(new), _N_AT_ONCE):
             rows = new.take(slice(start, start + _N_AT_ONCE))
-            online = online.take_in(current._compute_p_values(rows))
-            current = current._replace_oldest(rows)
-        return replace(current, online=online)
+            online = online.take_in(parts=0 if rows.parts is None else rows.parts, **current._compare(rows))
+            current = replace(current._replace_oldest(rows), online=online)
+        return current
 
-    def _compute_p_values(self, new: Self) -> Floats:
-        result = np.empty(len(new))
+    def _compare(self, new: Any) -> dict[str, Floats]:
+        """Return the p-values and ceilings of new rows, both (m, K)."""
+        p_values, ceilings = (np.empty_like(new.tracked_scores) for _ in range(2))
         for rows, known in self.split(new.parts):
-            result[rows] = extend_p_values(known.scores, new.scores[rows], known.weights)
-        return result
+            for column, (scores, given) in enumerate(
+                zip(known.tracked_scores.T, new.tracked_scores[rows].T, strict=True)
+            ):
+                p_values[rows, column] = extend_p_values(scores, given, known.weights)
+                ceilings[rows, column] = find_ceiling(scores, known.weights)
+        return {"p_values": p_values, "ceilings": ceilings}
 
-    def _replace_oldest(self, new: Self) -> Self:
+    def _replace_oldest(self, new: Any) -> Self:
         joined = type(self).join([self, new])
         is_old = np.zeros(len(joined), dtype=bool)
         for part in [None] if new.parts is None else np.unique(new.parts):
@@ -217,7 +231,7 @@ class Calibration:
             is_old[places[:n_new]] = True
         return joined.take(~is_old)
 
-    def find_limit(self, scores: Floats, coverage: float) -> Any:
+    def find_limit(self, scores: Floats, coverage: float, *, column: int = 0) -> Any:
         """Return the score, per column, at or below which a new row lies with probability `coverage`.
 
         Every interval, ball and set is cut off here. Among weighted rows, a new row counts as much as the heaviest.
@@ -227,13 +241,18 @@ class Calibration:
         scores : array of shape (n,) or (n, D)
             Of the calibration rows.
         coverage : float in (0, 1)
+        column : int, default 0
+            That of `tracked_scores` by which the level moves over time.
         """
         heaviest = None if self.weights is None else float(self.weights.max())
         factor = 1.0
         if self.online is not None:
             n_effective = len(self) if self.weights is None else float(self.weights.sum() / self.weights.max())
-            coverage, factor = find_stretch(self.online.find_level(coverage), n_effective)
-        return factor * conformal_quantile(scores, coverage, weights=self.weights, new_weight=heaviest)
+            coverage, factor = find_stretch(
+                self.online.find_level(coverage, column=column, part=self.part), n_effective
+            )
+        limit = conformal_quantile(scores, coverage, weights=self.weights, new_weight=heaviest)
+        return limit if factor == 1.0 else limit + (factor - 1.0) * np.abs(limit)
 
     @cached_property
     def temperature(self) -> float:
@@ -326,11 +345,20 @@ class RegressionCalibration(Calibration):
         Length of the error over the root mean square of sigma, outputs measured in units of their spread.
     is_signed : bool
         Whether the residuals have their signs, which files of formats 1 to 3 did not keep.
+    width : {"total", "noise", "flat"}
+        The sigma in whose units errors are: that of the whole error, the noise, or one for all rows.
+    scaled_errors, sigma, noise : arrays of shape (n, D) or None
+        The errors, and both kinds of sigma, in units of the spread of each output. None where sigma is the only width:
+        with a shape of each row, for constant outputs and in older files.
     """
 
     residuals: Floats
     ball_ratios: Floats
     is_signed: bool = field(default=True, kw_only=True)
+    width: str = field(default="total", kw_only=True)
+    scaled_errors: Floats | None = field(default=None, kw_only=True)
+    sigma: Floats | None = field(default=None, kw_only=True)
+    noise: Floats | None = field(default=None, kw_only=True)
 
     @classmethod
     def measure(
@@ -341,11 +369,19 @@ class RegressionCalibration(Calibration):
         spread: Floats,
         *,
         missed: Floats | None = None,
+        noise: Floats | None = None,
     ) -> Self:
-        """Make a calibration from residuals and sigmas (n, D), uncertainties (n,), spreads (D,) and shortfalls (n,)."""
+        """Make a calibration from residuals and sigmas (n, D), uncertainties (n,), spreads (D,) and shortfalls (n,).
+
+        With the noise (n, D), intervals can later be measured in its units; see `choose_width`.
+        """
         residuals = _divide_errors(residual, sigma)
+        widths: dict[str, Any] = {}
+        if noise is not None and (spread > 0).all():
+            widths = {"scaled_errors": residual / spread, "sigma": sigma / spread, "noise": noise / spread}
         if residual.shape[1] == 1:
-            return cls(uncertainty, np.abs(residual[:, 0]), residuals, np.abs(residuals[:, 0]), missed=missed)
+            error, ratios = np.abs(residual[:, 0]), np.abs(residuals[:, 0])
+            return cls(uncertainty, error, residuals, ratios, missed=missed, **widths)
         unit = _replace_zeros(spread)
         return cls(
             uncertainty=uncertainty,
@@ -353,6 +389,7 @@ class RegressionCalibration(Calibration):
             residuals=residuals,
             ball_ratios=_divide_errors(geometry.norm(residual / unit), root_mean_square(sigma / unit)),
             missed=missed,
+            **widths,
         )
 
     @property
@@ -364,6 +401,35 @@ class RegressionCalibration(Calibration):
     def scores(self) -> Floats:
         """The largest |error| / sigma among the outputs, (n,)."""
         return self.ratios.max(axis=1)
+
+    @property
+    def tracked_scores(self) -> Floats:
+        """The largest |error| / sigma, and the errors below and above of each output, (n, 1 + 2D)."""
+        sides = [each for column in self.residuals.T for each in (-column, column)]
+        return np.stack([self.scores, *sides], axis=1)
+
+    def use_width(self, width: str) -> Self:
+        """Return the calibration with errors in units of another width."""
+        if width == self.width:
+            return self
+        errors: Any = self.scaled_errors
+        scale = self._get_widths()[width]
+        ball_ratios = _divide_errors(geometry.norm(errors), root_mean_square(scale))
+        return replace(self, residuals=_divide_errors(errors, scale), ball_ratios=ball_ratios, width=width)
+
+    def _get_widths(self) -> dict[str, Any]:
+        return dict(zip(WIDTHS, (self.sigma, self.noise, np.ones_like(self.residuals)), strict=True))
+
+    def _compare(self, new: Any) -> dict[str, Floats]:
+        return super()._compare(new.use_width(self.width))
+
+    def _replace_oldest(self, new: Any) -> Self:
+        moved = super()._replace_oldest(new.use_width(self.width))
+        n_labels = 0 if self.online is None else min(self.online.n_labels + len(new), len(moved))
+        if moved.scaled_errors is None or n_labels < N_LABELS_NEEDED:
+            return moved
+        latest = {name: each[-n_labels:] for name, each in moved._get_widths().items()}
+        return moved.use_width(choose_width(moved.scaled_errors[-n_labels:], latest))
 
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Return intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""
@@ -399,9 +465,11 @@ class RegressionCalibration(Calibration):
         miss = (1.0 - coverage) / (n_outputs if simultaneous else 1)
         ends: list[list[Any]] = [[], []]
         for scores, share in zip(self.residuals.T, np.broadcast_to(share_below, n_outputs), strict=True):
-            ends[0].append(-self.find_limit(-scores, 1.0 - miss * float(share)))
-            ends[1].append(self.find_limit(scores, 1.0 - miss * (1.0 - float(share))))
-        lower, upper = (np.stack(end, axis=-1) for end in ends)
+            column = 1 + 2 * len(ends[0])
+            ends[0].append(-self.find_limit(-scores, 1.0 - miss * float(share), column=column))
+            ends[1].append(self.find_limit(scores, 1.0 - miss * (1.0 - float(share)), column=column + 1))
+        # Over time each end follows its own misses, so that they may pass each other.
+        lower, upper = np.sort([np.stack(end, axis=-1) for end in ends], axis=0)
         return _widen_slightly(lower, outwards=-1.0), _widen_slightly(upper, outwards=1.0)
 
     @property
@@ -416,15 +484,15 @@ class RegressionCalibration(Calibration):
                 "Quantiles and tails need errors with their signs. Got a calibration of an older file, which has their "
                 "sizes only. Call calibrate(X, y) again."
             )
-        if self.online is not None:
-            raise NotCalibratedError(
-                "Quantiles and tails need a calibration on rows of one time. Got one that update moved on, which keeps "
-                "the coverage of symmetric intervals alone. Use tails='symmetric', or call calibrate(X, y) again."
-            )
 
     def check_distribution(self) -> None:
         """Raise an error if a distribution does not follow from these rows."""
         self.check_signs()
+        if self.online is not None:
+            raise NotCalibratedError(
+                "A distribution needs a calibration on rows of one time. Got one that update moved on, which keeps the "
+                "coverage of intervals alone. Call predict_interval, or calibrate(X, y) again."
+            )
         if not self.has_distribution:
             raise NotCalibratedError(
                 "A distribution needs a calibration without groups. Got one by groups, which gives intervals. Call "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onsphere._internal.validation import Floats, check_number
 from onsphere.errors import InvalidInputError
 
-__all__ = ["STRETCH", "LevelTracker", "OnlineCoverage", "extend_p_values", "find_stretch"]
+__all__ = ["STRETCH", "LevelTracker", "OnlineCoverage", "extend_p_values", "find_ceiling", "find_stretch"]
 
 STRETCH = math.log(2) / 0.05  # beyond the largest error, an interval doubles for each .05 by which its level falls
 
@@ -33,7 +33,8 @@ _N_KEPT = 2_000  # p-values, for coverages that were not asked for before
 def extend_p_values(scores: Floats, new: Floats, weights: Floats | None = None) -> Floats:
     """Return the share of calibration scores, with the new one itself, that are at least as large, for each new one.
 
-    A score beyond the largest s gets log(score/s)/STRETCH less than 1/(n + 1).
+    A score beyond the largest s gets log(1 + (score − s)/|s|)/STRETCH less than 1/(n + 1); for sizes of errors that is
+    log(score/s).
 
     Parameters
     ----------
@@ -54,9 +55,20 @@ def extend_p_values(scores: Floats, new: Floats, weights: Floats | None = None) 
     shares = (1.0 + at_least) / (1.0 + counts.sum())
     largest = ranked[-1]
     beyond = new > largest
-    if largest > 0:
-        shares[beyond] -= np.log(new[beyond] / largest) / STRETCH
+    if largest != 0:
+        shares[beyond] -= np.log1p((new[beyond] - largest) / abs(largest)) / STRETCH
     return np.maximum(shares, -1.0)  # a million times the largest; so that an infinite score has a p-value
+
+
+def find_ceiling(scores: Floats, weights: Floats | None = None) -> float:
+    """Return the level above which intervals or sets do not shrink any more: they hold the smallest score alone.
+
+    Examples
+    --------
+    >>> find_ceiling(np.array([0.0, 0.0, 0.0, 0.5]))  # sets are never empty, so 3 of 4 rows are always held
+    0.4
+    """
+    return float(extend_p_values(scores, np.array([np.nextafter(scores.min(), np.inf)]), weights)[0])
 
 
 def find_stretch(level: float, n_effective: float) -> tuple[float, float]:
@@ -123,8 +135,16 @@ class LevelTracker:
         """The level of the next interval."""
         return sum(weight * level for weight, level in zip(self.weights, self.levels, strict=True))
 
-    def take_in(self, p_values: Any) -> tuple[Self, list[bool]]:
-        """Return the tracker after these labels, and whether each was inside the interval that stood before it."""
+    def take_in(self, p_values: Any, ceilings: Any = 1.0) -> tuple[Self, list[bool]]:
+        """Return the tracker after these labels, and whether each was inside the interval that stood before it.
+
+        Parameters
+        ----------
+        p_values : array of shape (n,)
+        ceilings : float or array of shape (n,), default 1
+            The level above which intervals or sets do not shrink any more, so that it would rise in vain. Where it is
+            reached there may be fewer misses than asked for, but not more.
+        """
         miss = 1.0 - self.coverage
         steps, levels, weights = self._steps, list(self.levels), list(self.weights)
         n = len(steps)
@@ -133,7 +153,8 @@ class LevelTracker:
         square = (1 - miss) ** 2 * miss**3 + miss**2 * (1 - miss) ** 3
         rate = math.sqrt(3 / _LOCAL * (math.log(n * _LOCAL) + 2) / square)
         covered: list[bool] = []
-        for p_value in np.asarray(p_values, dtype=np.float64).tolist():
+        given = np.asarray(p_values, dtype=np.float64)
+        for p_value, ceiling in zip(given.tolist(), np.broadcast_to(ceilings, given.shape).tolist(), strict=True):
             covered.append(p_value > sum(weight * level for weight, level in zip(weights, levels, strict=True)))
             if n > 1:
                 gaps = (p_value - level for level in levels)
@@ -143,8 +164,38 @@ class LevelTracker:
                 ]
                 total = sum(grown)
                 weights = [(1 - share) * weight / total + share / n for weight in grown]
-            levels = [level + step * (miss - (p_value <= level)) for level, step in zip(levels, steps, strict=True)]
+            moved = (level + step * (miss - (p_value <= level)) for level, step in zip(levels, steps, strict=True))
+            levels = [min(level, ceiling) for level in moved]
         return replace(self, levels=tuple(levels), weights=tuple(weights)), covered
+
+
+class _Labels(NamedTuple):
+    """P-values and ceilings of labels, (n, K), and their parts, (n,)."""
+
+    p_values: Floats
+    ceilings: Floats
+    parts: NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class _Followed:
+    """The levels for one coverage by one column of p-values, for each part, and which labels were covered."""
+
+    column: int
+    start: LevelTracker
+    trackers: dict[str, LevelTracker] = field(default_factory=dict)
+    covered: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=bool))
+
+    def get_tracker(self, part: int) -> LevelTracker:
+        return self.trackers.get(str(part), self.start)
+
+    def take_in(self, new: _Labels) -> _Followed:
+        trackers, covered = dict(self.trackers), np.empty(len(new.parts), dtype=bool)
+        for part in np.unique(new.parts).tolist():
+            rows = new.parts == part
+            given = (new.p_values[rows, self.column], new.ceilings[rows, self.column])
+            trackers[str(part)], covered[rows] = self.get_tracker(part).take_in(*given)
+        return replace(self, trackers=trackers, covered=np.concatenate([self.covered, covered])[-_N_KEPT:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +213,12 @@ class OnlineCoverage:
     ----------
     n_labels : int
         Labels so far.
-    p_values : array
-        Of the latest labels.
+    p_values : array of shape (n, K)
+        Of the latest labels: that of the size of the error and, for numbers, those of both sides of each output.
+    ceilings : array of shape (n, K)
+        See `LevelTracker.take_in`.
+    parts : int array of shape (n,)
+        The part of the calibration rows that each of these labels was compared with; each has levels of its own.
     last_time : float or None
         The time of the latest label, if times are given.
 
@@ -177,7 +232,9 @@ class OnlineCoverage:
 
     step: float | None = None
     n_labels: int = 0
-    p_values: Floats = field(default_factory=lambda: np.empty(0))
+    p_values: Floats = field(default_factory=lambda: np.empty((0, 1)))
+    ceilings: Floats = field(default_factory=lambda: np.empty((0, 1)))
+    parts: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     last_time: float | None = None
     trackers: dict[str, Any] = field(default_factory=dict)
 
@@ -185,11 +242,23 @@ class OnlineCoverage:
         if self.step is not None:
             check_number("update", "step", self.step, above=0, below=1, closed="right")
 
-    def take_in(self, p_values: Floats) -> OnlineCoverage:
-        """Return the state after these labels, in the order in which they came; their p-values of `extend_p_values`."""
-        trackers = {name: _advance(tracker, covered, p_values) for name, (tracker, covered) in self.trackers.items()}
-        kept = np.concatenate([self.p_values, p_values])[-_N_KEPT:]
-        return replace(self, n_labels=self.n_labels + len(p_values), p_values=kept, trackers=trackers)
+    def take_in(self, p_values: Floats, *, ceilings: Any = 1.0, parts: Any = 0) -> OnlineCoverage:
+        """Return the state after these labels, in the order in which they came.
+
+        Parameters
+        ----------
+        p_values : array of shape (m,) or (m, K)
+            Those of `extend_p_values`.
+        ceilings : float or array of shape (m, K), default 1
+        parts : int or array of shape (m,), default 0
+        """
+        shown = p_values.reshape(len(p_values), -1)
+        new = _Labels(shown, np.broadcast_to(ceilings, shown.shape), np.broadcast_to(parts, len(shown)))
+        trackers = {name: followed.take_in(new) for name, followed in self.trackers.items()}
+        known = [self.p_values, self.ceilings, self.parts]
+        kept = [np.concatenate(pair)[-_N_KEPT:] if self.n_labels else pair[1] for pair in zip(known, new, strict=True)]
+        n_labels = self.n_labels + len(shown)
+        return replace(self, n_labels=n_labels, p_values=kept[0], ceilings=kept[1], parts=kept[2], trackers=trackers)
 
     def check_time(self, time: Any, n_rows: int) -> OnlineCoverage:
         """Return the state with the time of the last of these labels.
@@ -202,13 +271,22 @@ class OnlineCoverage:
         """
         return self if time is None or n_rows == 0 else replace(self, last_time=self._find_last_time(time, n_rows))
 
-    def find_level(self, coverage: float) -> float:
-        """Return the level of the next interval that is to have this coverage: 1 − coverage before the first label."""
-        return self._follow(coverage)[0].level
+    def find_level(self, coverage: float, *, column: int = 0, part: int = 0) -> float:
+        """Return the level of the next interval that is to have this coverage: 1 − coverage before the first label.
+
+        Parameters
+        ----------
+        coverage : float in (0, 1)
+        column : int, default 0
+            Of the p-values.
+        part : int, default 0
+            The part of the calibration rows that is used.
+        """
+        return self._follow(coverage, column).get_tracker(part).level
 
     def find_covered(self, coverage: float) -> NDArray[np.bool_]:
         """Return whether the latest labels (up to 2,000) were inside the intervals that stood before them."""
-        return self._follow(coverage)[1]
+        return self._follow(coverage, 0).covered
 
     def compute_rolling_coverage(self, coverage: float, *, n_rows: int = 500) -> Floats:
         """Return the share covered among each `n_rows` labels in a row, of the latest; of all, if they are fewer."""
@@ -220,13 +298,14 @@ class OnlineCoverage:
         sums = np.concatenate([[0.0], np.cumsum(covered)])
         return (sums[size:] - sums[:-size]) / size
 
-    def _follow(self, coverage: float) -> tuple[LevelTracker, NDArray[np.bool_]]:
-        """Return the tracker of a coverage, which starts with the labels that were kept."""
+    def _follow(self, coverage: float, column: int) -> _Followed:
+        """Return the trackers of a coverage, which start with the labels that were kept."""
         check_number("OnlineCoverage", "coverage", coverage, above=0, below=1)
-        name = repr(float(coverage))
+        name = f"{column}: {float(coverage)!r}"
         if name not in self.trackers:
-            start = LevelTracker(float(coverage), self.step)
-            self.trackers[name] = _advance(start, np.empty(0, dtype=bool), self.p_values)
+            start = _Followed(column, LevelTracker(float(coverage), self.step))
+            kept = _Labels(self.p_values, self.ceilings, self.parts)
+            self.trackers[name] = start.take_in(kept) if self.n_labels else start
         return self.trackers[name]
 
     def _find_last_time(self, time: Any, n_rows: int) -> float:
@@ -245,13 +324,6 @@ class OnlineCoverage:
                 "by time, and leave out those that were taken in before."
             )
         return float(moments[-1])
-
-
-def _advance(
-    tracker: LevelTracker, covered: NDArray[np.bool_], p_values: Floats
-) -> tuple[LevelTracker, NDArray[np.bool_]]:
-    moved, more = tracker.take_in(p_values)
-    return moved, np.concatenate([covered, np.array(more, dtype=bool)])[-_N_KEPT:]
 
 
 def _to_moments(time: Any) -> Floats:

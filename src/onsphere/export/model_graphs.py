@@ -32,7 +32,7 @@ from onsphere.models.frozen.ridge import Head, Kernel
 from onsphere.models.frozen.solved import SolvedModel
 from onsphere.models.frozen.sums import LARGEST_OUTPUT, Solution
 from onsphere.models.frozen.targets import NumberTarget
-from onsphere.models.noise import SIGMA_FLOOR
+from onsphere.models.regressor import pick_width
 from onsphere.sphere import Domain, geometry, scores
 from onsphere.table.encoder import TableEncoder
 
@@ -164,21 +164,25 @@ def _convert_numbers(
     if model.calibration_ is not None and _has_plain_intervals(model, asked):
         source: Any = {"column": asked.column, "value": value, "missed": measured.missed}
         widths = compute_half_widths(model.calibration_, asked.coverage, **source)
-        half = (measured.sigma + SIGMA_FLOOR * model.spread_) * widths
+        half = _pick_width(model, value, measured) * widths
         outputs["lower"] = _shape_like_target(model, value - half)
         outputs["upper"] = _shape_like_target(model, value + half)
     elif model.calibration_ is not None:
-        sigma = measured.sigma + SIGMA_FLOOR * model.spread_
+        sigma = _pick_width(model, value, measured)
         for name, end in zip(("lower", "upper"), find_ends(model, asked), strict=True):
             outputs[name] = _shape_like_target(model, _convert_scores(model, value, sigma, curves, end))
     if asked.levels:
-        sigma = measured.sigma + SIGMA_FLOOR * model.spread_
+        sigma = _pick_width(model, value, measured)
         outputs["quantiles"] = _convert_quantiles(model, value, sigma, curves, asked.levels)
     if model._frames is not None:
         outputs["noise"] = _shape_like_target(
             model, domain.convert_sigma(value, model._calibrate_sigma(measured.noise))
         )
     return outputs | _name_novelty(measured.novelty, measured.missed)
+
+
+def _pick_width(model: Any, value: GraphArray, measured: Any) -> Any:
+    return pick_width(model.calibration_.width, value, measured.sigma, measured.noise, model.spread_)
 
 
 def _has_plain_intervals(model: Any, asked: Asked) -> bool:

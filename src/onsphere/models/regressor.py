@@ -59,7 +59,7 @@ from onsphere.sphere.domain import find_domain, list_scales, measure_scale, pick
 from onsphere.sphere.embeddings import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
-__all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction"]
+__all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction", "pick_width"]
 
 # Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
 # one more fit. Of few rows, half are too few to learn as much as all do.
@@ -148,7 +148,7 @@ class RegressionPrediction(NamedTuple):
         """Return the distributions of some rows, from calibration rows for them."""
         return PredictiveDistribution(
             value=self.value[rows],
-            sigma=self._get_interval_sigma(model)[rows],
+            sigma=self._get_interval_sigma(model, calibration.width)[rows],
             calibration=calibration,
             domain=model.domain_ or Domain(),
             shape=model._shape,
@@ -158,7 +158,7 @@ class RegressionPrediction(NamedTuple):
 
     def get_interval(self, model: Any, coverage: float, *, simultaneous: bool, tails: str) -> Floats:
         """Return the intervals of a calibrated model, shape (n, 2) or (n, D, 2)."""
-        sigma, interval = self._get_interval_sigma(model), np.empty((*self.value.shape, 2))
+        sigma, interval = self._get_interval_sigma(model, model.calibration_.width), np.empty((*self.value.shape, 2))
         options: Any = {"coverage": coverage, "simultaneous": simultaneous}
         is_plain = tails == "symmetric" and self.curves is None and model.domain_ is None
         for rows, calibration in model.calibration_.split(self.parts):
@@ -176,7 +176,7 @@ class RegressionPrediction(NamedTuple):
                 "predict_radius needs a target that is learned as it is: on another scale a ball is none. Got a model "
                 f"that learns the {model.domain_.scale} of the target. Use predict_interval, or fit with domain=None."
             )
-        sigma, radius = self._get_interval_sigma(model), np.empty(len(self.value))
+        sigma, radius = self._get_interval_sigma(model, model.calibration_.width), np.empty(len(self.value))
         for rows, calibration in model.calibration_.split(self.parts):
             radius[rows] = calibration.radius(sigma[rows], model.spread_, coverage=coverage)
         return radius
@@ -197,6 +197,7 @@ class RegressionPrediction(NamedTuple):
             uncertainty=self.uncertainty,
             spread=model.spread_,
             missed=self.missed,
+            noise=None if self.curves is not None else self._get_interval_sigma(model, "noise"),
         )
         if domain is not None:  # errors are in the unit of the target
             measured = replace(measured, error=root_mean_square(target - domain.from_scale(self.value)))
@@ -204,8 +205,16 @@ class RegressionPrediction(NamedTuple):
             measured = replace(measured, residuals=model._shape.to_scores(measured.residuals, self.curves))
         return measured
 
-    def _get_interval_sigma(self, model: Any) -> Floats:
-        return self.sigma + SIGMA_FLOOR * model.spread_
+    def _get_interval_sigma(self, model: Any, width: str = "total") -> Floats:
+        """Return the sigma in whose units intervals are measured; see `onsphere.calibration.width`."""
+        return pick_width(width, self.value, self.sigma, self.noise, model.spread_)
+
+
+def pick_width(width: str, value: Any, sigma: Any, noise: Any, spread: Floats) -> Any:
+    """Return the sigma of a name in `onsphere.calibration.width`, (n, D); numpy, or arrays of a graph."""
+    if width == "flat":
+        return value * 0.0 + spread
+    return (noise if width == "noise" and noise is not None else sigma) + SIGMA_FLOOR * spread
 
 
 def _shape_like_target(model: Any, values: Floats) -> Floats:

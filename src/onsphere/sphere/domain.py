@@ -66,10 +66,11 @@ class Domain:
     reason: str = ""
 
     def to_scale(self, target: Floats) -> Floats:
-        """Return targets on the scale on which they are learned."""
+        """Return targets on the scale on which they are learned; −∞ for a 0 that has no logarithm."""
         if self.scale == "linear":
             return target
-        return np.sqrt(target + self.shift) if self.scale == "root" else np.log(target + self.shift)
+        with np.errstate(divide="ignore"):
+            return np.sqrt(target + self.shift) if self.scale == "root" else np.log(target + self.shift)
 
     def from_scale(self, values: Array) -> Array:
         """Return values of that scale as targets within the range; numpy, or arrays of a graph."""
@@ -180,17 +181,34 @@ def _detect_domain(target: Floats) -> Domain:
     found = f"all {len(target):,} targets are {'whole numbers' if is_whole else 'numbers'} of at least 0"
     if np.any(target == 0):
         found += f" ({np.mean(target == 0):.0%} are 0)"
+    elif not is_whole and _may_reach_below(target, least):
+        return Domain(
+            reason=f"{found}, but they thin out towards 0 (the least is {least:g}), so lower ones are possible; say "
+            "domain='positive' if they are not"
+        )
     return Domain(low=0.0, is_whole=is_whole, reason=f"{found}, so none below it is possible")
+
+
+def _may_reach_below(target: Floats, least: float) -> bool:
+    """Return whether the lower end of positive targets, as long again as its last twentieth, ends below 0.
+
+    It does not for targets that pile up there, as skewed ones do.
+    """
+    columns = target.reshape(len(target), -1)
+    return float(np.min(_compute_skewness(columns))) < _SKEWED and 2.0 * least < float(np.quantile(columns, 0.05))
+
+
+def _compute_skewness(target: Floats) -> Floats:
+    spread = target.std(axis=0)
+    standardized = (target - target.mean(axis=0)) / np.where(spread == 0, 1.0, spread)
+    return np.mean(standardized**3, axis=0)
 
 
 def list_scales(domain: Domain, target: Floats) -> list[Domain]:
     """Return the domain on each scale worth trying: its own, and others for a skewed target that is never negative."""
     if domain.low < 0 or domain.high < math.inf or len(target) < _FEWEST:
         return [domain]
-    spread = target.std(axis=0)
-    standardized = (target - target.mean(axis=0)) / np.where(spread == 0, 1.0, spread)
-    skewness = np.mean(standardized**3, axis=0)
-    if np.min(skewness) < _SKEWED:
+    if np.min(_compute_skewness(target)) < _SKEWED:
         return [domain]
     positive = target[target > 0]
     shift = 0.0 if len(positive) == target.size else 0.5 * float(np.quantile(positive, 0.05))
