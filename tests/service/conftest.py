@@ -36,6 +36,7 @@ from onsphere.table.columns import Column
 
 ROW = {"size": 0.5, "rooms": 3, "shop": "a", "new": True, "day": "2024-03-01"}
 FAR = {**ROW, "size": 9.0}  # which the model rejects
+POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/nowhere"))
 
 
 def table(n_rows=160, seed=0):
@@ -125,8 +126,8 @@ def open_store():
     """Open a store of a URL; it is closed after the test."""
     with ExitStack() as stores:
 
-        def open_store(url, keep=100, alpha=0.01):
-            store = Store(open_database(url), alpha=alpha, keep=keep)
+        def open_store(url, keep=100, alpha=0.01, keep_answers=1_000):
+            store = Store(open_database(url), alpha=alpha, keep=keep, keep_answers=keep_answers)
             stores.callback(store.close)
             return store
 
@@ -145,6 +146,52 @@ def query(url, text):
     """Run a query on a database of its own."""
     with closing(open_database(url)) as database, database.begin_read() as run:
         return run(text)
+
+
+class PostgresServer:
+    """A private server on a free port."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.url = f"postgresql://onsphere@127.0.0.1:{self.port}/postgres"
+        self.run("initdb", "-D", folder, "-U", "onsphere", "-A", "trust", "--no-sync")
+        self.start()
+
+    def run(self, name, *arguments):
+        command = [str(POSTGRES / name), *map(str, arguments)]
+        if os.getuid() == 0:  # the server does not run as root
+            command = ["runuser", "-u", "postgres", "--", *command]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+
+    def start(self):
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+        self.run("pg_ctl", "-D", self.folder, "-w", "-o", options, "start")
+
+    def stop(self):
+        self.run("pg_ctl", "-D", self.folder, "-w", "-m", "immediate", "stop")
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    if not (POSTGRES / "initdb").exists():
+        pytest.skip("the binaries of PostgreSQL are not installed")
+    with tempfile.TemporaryDirectory(prefix="onsphere-pg-") as folder:
+        if os.getuid() == 0:
+            shutil.chown(folder, "postgres")
+        server = PostgresServer(Path(folder) / "data")
+        yield server
+        server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.sqlite'}"
+    server = request.getfixturevalue("postgres")
+    query(server.url, "DROP TABLE onsphere_assessments, onsphere_monitors, onsphere_answers, onsphere_labels")
+    return server.url
 
 
 class Running:

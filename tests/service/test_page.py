@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from onsphere.service import hash_key, make_key
@@ -191,6 +192,44 @@ def test_columns_that_moved_without_an_alarm_are_mentioned(running, show, helper
     page = show(service)
     page.get_by_role("status").get_by_text("no drift alarm, but columns moved").wait_for()
     assert page.get_by_text("no sign of drift").count() == 0
+
+
+def label_rows(service, n_rows, off):
+    """Assess rows of an array, and label them with values that are off by some standard errors of the noise."""
+    X = np.random.default_rng(1).normal(size=(n_rows, 2))
+    rows = [{"x0": x0, "x1": x1, "key": index} for index, (x0, x1) in enumerate(X.tolist())]
+    values = (X @ [1.0, 2.0] + 0.1 * off * np.random.default_rng(2).normal(size=n_rows)).tolist()
+    for start in range(0, n_rows, 100):
+        taken = slice(start, start + 100)
+        assert service.assess(*rows[taken], params={"key": "key"}).json()["recorded"]
+        labels = [{"key": start + index, "value": value} for index, value in enumerate(values[taken])]
+        assert service.http.post("/v1/labels", json={"labels": labels}).json()["taken"] == len(labels)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_coverage_is_shown_once_labels_have_come(running, show, scheme, width):
+    service = running("array")
+    page = show(service, scheme=scheme, width=width)
+    page.get_by_text("no sign of drift").wait_for()
+    assert not page.locator("#coverage-figure").is_visible()
+    label_rows(service, 700, off=2)
+    page.locator("#coverage-figure").wait_for()
+    live = service.http.get("/v1/live").json()["labels"]
+    drawn = page.locator("#coverage svg").get_attribute("aria-label").replace("\u00a0", " ")
+    assert drawn == f"{100 * live['coverage']:.3g} % of the latest 500 labels were covered, promised 90 %."
+    assert page.locator("#coverage .path").get_attribute("d").count("L") == len(live["rolling"]) - 1
+    assert page.locator("#error").inner_text().startswith("Mean absolute error among them: 0.")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.messages == []
+    keep(page, f"page-coverage-{scheme}-{width}")
+
+
+def test_the_error_of_a_model_without_intervals_is_shown(running, show):
+    service = running("plain")
+    label_rows(service, 3, off=1)
+    page = show(service)
+    page.get_by_text("The model has no intervals or sets.").wait_for()
+    assert page.locator("#error").inner_text().startswith("Mean absolute error among them: 0.")
 
 
 @pytest.mark.parametrize(("model", "fill"), [("classes", {"a": "1", "b": "1"}), ("several", {"x0": "1", "x1": "1"})])

@@ -1,13 +1,7 @@
 """The store: records, the alarm that workers share, and a database that is down."""
 
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,54 +10,6 @@ from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
 from onsphere.service import store as store_module
 from onsphere.service.databases import open_database
-
-POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/nowhere"))
-
-
-class PostgresServer:
-    """A private server on a free port."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
-        self.url = f"postgresql://onsphere@127.0.0.1:{self.port}/postgres"
-        self.run("initdb", "-D", folder, "-U", "onsphere", "-A", "trust", "--no-sync")
-        self.start()
-
-    def run(self, name, *arguments):
-        command = [str(POSTGRES / name), *map(str, arguments)]
-        if os.getuid() == 0:  # the server does not run as root
-            command = ["runuser", "-u", "postgres", "--", *command]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
-
-    def start(self):
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-        self.run("pg_ctl", "-D", self.folder, "-w", "-o", options, "start")
-
-    def stop(self):
-        self.run("pg_ctl", "-D", self.folder, "-w", "-m", "immediate", "stop")
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    if not (POSTGRES / "initdb").exists():
-        pytest.skip("the binaries of PostgreSQL are not installed")
-    with tempfile.TemporaryDirectory(prefix="onsphere-pg-") as folder:
-        if os.getuid() == 0:
-            shutil.chown(folder, "postgres")
-        server = PostgresServer(Path(folder) / "data")
-        yield server
-        server.stop()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request, tmp_path, helpers):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'store.sqlite'}"
-    server = request.getfixturevalue("postgres")
-    helpers.query(server.url, "DROP TABLE onsphere_assessments, onsphere_monitors")
-    return server.url
 
 
 @pytest.mark.parametrize("rows_between", [7, 5_000])

@@ -39,7 +39,11 @@ def serve(
     ] = None,
     keep_rows: Annotated[
         bool | None,
-        typer.Option(help="Keep the features of rejected rows.", show_default="yes", rich_help_panel=_STORING),
+        typer.Option(
+            help="Keep the features of rejected rows, and of rows with a key.",
+            show_default="yes",
+            rich_help_panel=_STORING,
+        ),
     ] = None,
     log_values: Annotated[
         bool | None,

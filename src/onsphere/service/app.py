@@ -20,8 +20,10 @@ from onsphere.service.logs import RequestLogger
 from onsphere.service.operations import Service
 from onsphere.service.replies import RequestError, encode_json
 from onsphere.service.schemas import (
+    LABELS_BODY,
     Answers,
     Health,
+    LabelsTaken,
     Live,
     ModelFacts,
     Readiness,
@@ -32,14 +34,14 @@ from onsphere.service.schemas import (
     describe_errors,
 )
 from onsphere.service.settings import Settings
-from onsphere.table.cells import Problem
+from onsphere.table.cells import LONGEST_TEXT, Problem
 
 __all__ = ["create_app", "create_app_from_environment"]
 
 _PAGE = Path(__file__).parent / "page"
-_PATHS = frozenset(
-    ["/", "/docs", "/healthz", "/readyz", "/metrics", "/v1/assess", "/v1/model", "/v1/live", "/v1/reload", "/v1/reset"]
-)
+_PATHS = frozenset(["/", "/docs", "/healthz", "/readyz", "/metrics"]) | {
+    f"/v1/{name}" for name in ("assess", "labels", "model", "live", "reload", "reset")
+}
 
 # Only for OpenAPI; the key itself is read by `read_key`.
 _Bearer = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
@@ -108,19 +110,38 @@ def _add_model(app: FastAPI, service: Service) -> None:
     async def assess_rows(
         request: Request,
         coverage: Annotated[float | None, Query(gt=0, lt=1, description="Of intervals or sets.")] = None,
+        key: Annotated[
+            str | None, Query(max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels.")
+        ] = None,
     ) -> Response:
         """Assess rows: value, uncertainty, interval, confidence, and whether to accept each.
 
         JSON rows by column name (or in the order of the columns), or for batches CSV or an Arrow stream. The answer
         comes in the same format; its header X-Recorded says whether the assessment was stored.
         """
-        reply, recorded, answer_type = await service.assess(request, coverage)
+        reply, recorded, answer_type = await service.assess(request, coverage, key)
         facts = reply.record.facts
         body = reply.body
         if reply.rows is not None:
             share = coverage or facts.coverage
             body = encode_json({"model": facts.sha256, "coverage": share, "recorded": recorded, "rows": reply.rows})
         return Response(body, media_type=answer_type, headers={"x-recorded": str(recorded).lower()})
+
+    @app.post(
+        "/v1/labels",
+        dependencies=key,
+        response_model=LabelsTaken,
+        responses=describe_errors(408, 413, 415, 422, 503),
+        openapi_extra={"requestBody": LABELS_BODY},
+        tags=["model"],
+    )
+    async def take_labels(request: Request) -> Any:
+        """Take what turned out to be true of rows that were assessed with key=, each named by its key.
+
+        Intervals or sets of a .onsphere model follow, and the page shows how many of the latest were covered. Keys that
+        are unknown, or labelled already, are listed, and the others taken; if nothing can be taken, the status is 422.
+        """
+        return _answer_json(await service.take_labels(request))
 
     @app.get("/v1/model", dependencies=key, response_model=ModelFacts, responses=describe_errors(), tags=["model"])
     async def model() -> Any:

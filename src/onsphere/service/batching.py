@@ -16,8 +16,9 @@ from onsphere.assessment import Assessment
 from onsphere.errors import OnsphereError
 from onsphere.service.arrow_rows import read_arrow, read_csv
 from onsphere.service.engine import Engine, Facts
+from onsphere.service.labels import dump_answers, name_rows
 from onsphere.service.replies import RequestError, answer_rows, write_arrow, write_csv
-from onsphere.service.rows import Batch, join_batches, read_json
+from onsphere.service.rows import Batch, add_key_column, join_batches, read_json
 from onsphere.service.settings import Settings
 from onsphere.service.store import Record
 
@@ -60,6 +61,8 @@ class PendingRequest:
         Its number.
     started : float
         When it arrived, by `time.perf_counter`.
+    key : str or None
+        The column that names its rows, to join labels to them.
     future : Future of Reply
     """
 
@@ -70,6 +73,7 @@ class PendingRequest:
     coverage: float
     request: str
     started: float
+    key: str | None = None
     future: Future[Reply] = field(default_factory=Future)
 
 
@@ -153,7 +157,8 @@ def assess_together(requests: Sequence[PendingRequest], settings: Settings) -> N
     to_read: dict[Any, list[PendingRequest]] = {}
     for pending in requests:
         if pending.future.set_running_or_notify_cancel():
-            to_read.setdefault(pending.engine if pending.media_type == JSON else pending, []).append(pending)
+            shared = (pending.engine, pending.key) if pending.media_type == JSON else pending
+            to_read.setdefault(shared, []).append(pending)
     pairs = [pair for group in to_read.values() for pair in _read_group(group, settings.max_rows)]
     while pairs:
         group = _choose_group(pairs)
@@ -163,8 +168,9 @@ def assess_together(requests: Sequence[PendingRequest], settings: Settings) -> N
 
 def _read_group(group: list[PendingRequest], max_rows: int) -> list[tuple[PendingRequest, Batch]]:
     """Read the rows of JSON requests for one model, or of one other request; those that cannot be read fail."""
-    facts, media_type = group[0].engine.facts, group[0].media_type
+    facts, media_type, key = group[0].engine.facts, group[0].media_type, group[0].key
     try:
+        facts = facts if key is None else add_key_column(facts, key)
         bodies = [pending.body for pending in group]
         if media_type == JSON:
             return list(zip(group, read_json(bodies, facts, max_rows=max_rows), strict=True))
@@ -225,9 +231,18 @@ def _build_reply(pending: PendingRequest, batch: Batch, result: Assessment, sett
         missed=None if result.missed is None else np.asarray(result.missed, dtype=np.float64),
         n_accepted=int(accepted.sum()),
         rejected=[_describe_rejected(result, facts, batch, index, settings.keep_rows) for index in rejected],
+        answers=[] if pending.key is None else _describe_answers(result, pending, batch, settings.keep_rows),
     )
     body = b"" if rows is not None else _WRITERS[pending.answer_type](result, facts, batch.keys)
     return Reply(rows, body, record, batch)
+
+
+def _describe_answers(
+    result: Assessment, pending: PendingRequest, batch: Batch, with_rows: bool
+) -> list[tuple[str, float, str, str | None]]:
+    names, answers = name_rows(batch, str(pending.key)), dump_answers(result, pending.engine.facts)
+    rows = batch.to_json() if with_rows else [None] * len(batch)
+    return list(zip(names, [pending.coverage] * len(batch), answers, rows, strict=True))
 
 
 def _describe_rejected(result: Assessment, facts: Facts, batch: Batch, index: int, with_row: bool) -> dict[str, Any]:

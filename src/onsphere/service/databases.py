@@ -16,7 +16,7 @@ __all__ = ["Database", "StoreError", "open_database"]
 
 _SECONDS_TO_WAIT = 5  # for other workers, and for a server that does not answer
 
-# One row per request, and one per model that was ever watched.
+# One row per request, one per model that was ever watched, one per answer that waits for its label, and one per label.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS onsphere_assessments (
     id {serial},
@@ -40,7 +40,30 @@ CREATE TABLE IF NOT EXISTS onsphere_monitors (
     n_seen BIGINT NOT NULL,
     log_capital DOUBLE PRECISION NOT NULL,
     alarmed_at BIGINT
-)
+);
+CREATE TABLE IF NOT EXISTS onsphere_answers (
+    id {serial},
+    model TEXT NOT NULL,
+    key TEXT NOT NULL,
+    coverage DOUBLE PRECISION NOT NULL,
+    answer TEXT NOT NULL,
+    features TEXT
+);
+CREATE INDEX IF NOT EXISTS onsphere_answers_key ON onsphere_answers (key, id);
+CREATE TABLE IF NOT EXISTS onsphere_labels (
+    id {serial},
+    model TEXT NOT NULL,
+    key TEXT NOT NULL,
+    coverage DOUBLE PRECISION NOT NULL,
+    features TEXT,
+    at DOUBLE PRECISION NOT NULL,
+    request TEXT NOT NULL,
+    value TEXT NOT NULL,
+    covered INTEGER,
+    error DOUBLE PRECISION
+);
+CREATE INDEX IF NOT EXISTS onsphere_labels_key ON onsphere_labels (key);
+CREATE INDEX IF NOT EXISTS onsphere_labels_model ON onsphere_labels (model, id)
 """
 
 

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,18 @@ class ModelEngine:
         Of intervals or sets; 0 for that of the fit.
     trusted : sequence of str
         See `onsphere.load`.
+
+    Attributes
+    ----------
+    last_label : int
+        The number of the last label that the model was updated with; see `onsphere.service.labels`.
+    lock : Lock
+        Held while the model is updated.
     """
 
     def __init__(self, path: str | Path, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> None:
         path = Path(path)
+        self.last_label, self.lock = 0, threading.Lock()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, trusted=trusted)
@@ -336,8 +344,14 @@ class ServedModel:
         """Return whether the file is another one than at the last look."""
         return self._read_signature() not in (self._seen, None)
 
-    def reload(self) -> bool:
-        """Load the file again, and return whether another model answers now; after an error the old one answers."""
+    def reload(self, prepare: Callable[[Engine], None] = lambda engine: None) -> bool:
+        """Load the file again, and return whether another model answers now; after an error the old one answers.
+
+        Parameters
+        ----------
+        prepare : function of an Engine, optional
+            Called with another model before it answers.
+        """
         with self._lock:
             self._seen = self._read_signature()
             try:
@@ -349,7 +363,10 @@ class ServedModel:
                 self.trouble = f"Expected to read {self._path}. Got: {error}."
                 raise InvalidInputError(self.trouble) from None
             changed = engine.facts.sha256 != self.engine.facts.sha256
-            self.engine, self.loaded_at, self.trouble = engine, time.time(), None
+            if changed:  # the same one goes on, with the labels that it was updated with
+                prepare(engine)
+                self.engine = engine
+            self.loaded_at, self.trouble = time.time(), None
             return changed
 
     def _read_signature(self) -> tuple[int, int, int] | None:

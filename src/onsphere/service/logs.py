@@ -59,10 +59,13 @@ class Metrics:
         self.requests = Counter("onsphere_requests", "Requests.", ["path", "status"], **options)
         self.seconds = Histogram("onsphere_request_seconds", "Time to answer.", ["path"], buckets=_BUCKETS, **options)
         self.rows = Counter("onsphere_rows", "Rows assessed, by decision.", ["accepted"], **options)
+        self.labels = Counter("onsphere_labels", "Labels taken.", **options)
         latest: dict[str, Any] = {"multiprocess_mode": "mostrecent", **options}
         self.store = Gauge("onsphere_store_working", "Whether assessments are being stored.", **latest)
         self.alarm = Gauge("onsphere_drift_alarm", "Whether the drift alarm is raised.", **latest)
         self.capital = Gauge("onsphere_drift_log_capital", "Evidence of drift; the alarm is at log(1/alpha).", **latest)
+        self.coverage = Gauge("onsphere_rolling_coverage", "Share covered among the latest 500 labels.", **latest)
+        self.error = Gauge("onsphere_rolling_error", "Mean error of the latest 500 labels.", **latest)
         self.loaded = Gauge("onsphere_model_loaded_timestamp_seconds", "When the model was loaded.", **latest)
 
     def write_text(self) -> bytes:

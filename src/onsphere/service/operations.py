@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -18,21 +19,24 @@ from starlette.requests import ClientDisconnect
 
 from onsphere.drift.column_changes import Window
 from onsphere.errors import OnsphereError
-from onsphere.service.batching import Batcher, PendingRequest, Reply, read_media_type
+from onsphere.service.batching import JSON, Batcher, PendingRequest, Reply, read_media_type
 from onsphere.service.databases import open_database
-from onsphere.service.engine import Facts, ServedModel
+from onsphere.service.engine import Engine, Facts, ModelEngine, ServedModel
+from onsphere.service.labels import read_labels, update_model
 from onsphere.service.logs import Metrics
 from onsphere.service.recorder import Recorder
 from onsphere.service.replies import RequestError
 from onsphere.service.rows import Batch, join_batches
 from onsphere.service.settings import Keys, Settings
 from onsphere.service.store import Store
+from onsphere.table.cells import Problem, show_value
 
 __all__ = ["RecentRows", "Service", "find_hints"]
 
 logger = logging.getLogger("onsphere.service")
 
 _STORE_SECONDS = 10.0  # that an answer waits for its record at most
+_LABELS_SECONDS = 1.0  # between looks at labels that other workers took
 _LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
 _WINDOW = 200  # rows that say which columns moved
 _MAX_HINTS = 3
@@ -53,7 +57,8 @@ class Service:
         self.settings = settings
         self.keys = Keys(settings.api_keys, settings.api_keys_file)
         self.served = served or ServedModel(settings.model, coverage=settings.coverage, trusted=settings.trusted)
-        self.recorder = Recorder(Store(open_database(settings.store_url), alpha=settings.alpha, keep=settings.keep))
+        kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
+        self.recorder = Recorder(Store(open_database(settings.store_url), alpha=settings.alpha, **kept))
         self.metrics = Metrics()
         self._batcher = Batcher(settings)
         self._recent = RecentRows(self.served.engine.facts)
@@ -66,8 +71,9 @@ class Service:
         """Start and stop the store, and reload the model when its file changes or SIGHUP comes."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.recorder.start)
+        await loop.run_in_executor(None, self._catch_up, self.served.engine)
         self.metrics.loaded.set(self.served.loaded_at)
-        watching = asyncio.create_task(self._watch_file())
+        watching = asyncio.gather(self._watch_file(), self._watch_labels())
         in_main_thread = threading.current_thread() is threading.main_thread()
         if in_main_thread:
             loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_and_log))
@@ -88,9 +94,23 @@ class Service:
             if self.served.has_changed():
                 await asyncio.get_running_loop().run_in_executor(None, self._reload_and_log)
 
+    async def _watch_labels(self) -> None:
+        while True:
+            await asyncio.sleep(_LABELS_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(None, self._catch_up, self.served.engine)
+
+    def _catch_up(self, engine: Engine) -> None:
+        """Update a model with the labels that it has not seen; if the store does not work, at the next look."""
+        if not isinstance(engine, ModelEngine) or engine.facts.calibration is None:
+            return
+        sha256, last = engine.facts.sha256, engine.last_label
+        with suppress(Exception):  # the recorder says what it is
+            found = self.recorder.do(lambda store: store.read_labels(sha256, last)).result(_STORE_SECONDS)
+            update_model(engine, found)
+
     def reload(self) -> bool:
         """Load the model's file again, and return whether another model answers now."""
-        changed = self.served.reload()
+        changed = self.served.reload(self._catch_up)
         self.metrics.loaded.set(self.served.loaded_at)
         self._forget_recent()
         return changed
@@ -108,7 +128,7 @@ class Service:
         fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.engine.facts.sha256}
         logger.log(logging.WARNING if reason else logging.INFO, "reload", extra={"fields": fields})
 
-    async def assess(self, request: Request, coverage: float | None) -> tuple[Reply, bool, str]:
+    async def assess(self, request: Request, coverage: float | None, key: str | None) -> tuple[Reply, bool, str]:
         """Return the answer to a request, whether it was recorded, and its media type."""
         media_type = read_media_type(request.headers.get("content-type", ""))
         accept = request.headers.get("accept", "").partition(",")[0]
@@ -116,15 +136,12 @@ class Service:
             answer_type = read_media_type(accept)
         except RequestError:
             answer_type = media_type
-        try:
-            body = await request.body()
-        except ClientDisconnect:
-            raise RequestError(408, "The client went away before its request had arrived.") from None
+        body = await _read_body(request)
         if self._n_working >= self.settings.max_concurrent:
             raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
         state, engine = request.scope["state"], self.served.engine
         share = coverage or engine.facts.coverage
-        pending = PendingRequest(engine, body, media_type, answer_type, share, state["request"], state["started"])
+        pending = PendingRequest(engine, body, media_type, answer_type, share, state["request"], state["started"], key)
         self._n_working += 1
         try:
             reply = await self._assess_in_thread(pending)
@@ -166,7 +183,7 @@ class Service:
     async def _read_live(self) -> dict[str, Any]:
         facts = self.served.engine.facts
         future = self.recorder.do(lambda store: store.read_live(facts))
-        found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None}
+        found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None, "labels": None}
         done = await _wait_until_done(future)
         reason = None if done else self.recorder.trouble or "The store does not answer in time."
         if reason is None:
@@ -194,20 +211,69 @@ class Service:
     async def reset(self) -> None:
         """Start the drift monitor again."""
         facts = self.served.engine.facts
-        if not await _wait_until_done(self.recorder.do(lambda store: store.reset(facts))):
+        await self._do_in_store(lambda store: store.reset(facts))
+        self._forget_recent()
+
+    async def take_labels(self, request: Request) -> dict[str, Any]:
+        """Join the labels of a request to the answers in the store, and return what `POST /v1/labels` answers."""
+        if read_media_type(request.headers.get("content-type", "")) != JSON:
+            raise RequestError(415, f"Expected labels of the type {JSON}. Got another.")
+        body, engine, loop = await _read_body(request), self.served.engine, asyncio.get_running_loop()
+        labels = await loop.run_in_executor(None, lambda: read_labels(body, engine, max_rows=self.settings.max_rows))
+        number = request.scope["state"]["request"]
+        found = await self._do_in_store(lambda store: store.write_labels(labels, number))
+        taken = found.pop("taken")
+        if not taken:
+            raise RequestError(
+                422,
+                f"Expected keys of rows that wait for a label. Got {len(found['unknown'])} unknown and "
+                f"{len(found['labelled_already'])} labelled already. Pass key= when you assess rows.",
+                [Problem("key", None, "one that waits for a label", show_value(label.key)) for label in labels[:20]],
+            )
+        self.metrics.labels.inc(len(taken))
+        await loop.run_in_executor(None, self._catch_up, engine)
+        note = _explain_no_update(engine, taken)
+        return {"taken": len(taken), **found, "model_updated": note is None, "note": note}
+
+    async def _do_in_store(self, task: Callable[[Store], Any]) -> Any:
+        future = self.recorder.do(task)
+        if not await _wait_until_done(future):
             raise RequestError(
                 503, f"The store does not work: {self.recorder.trouble or 'it does not answer in time'}."
             )
-        self._forget_recent()
+        return future.result()
 
     async def write_metrics(self) -> bytes:
         """Return what `GET /metrics` answers."""
-        drift = (await self.get_live())["drift"]
+        live = await self.get_live()
+        drift, labels = live["drift"], live["labels"] or {}
+        for gauge, name in ((self.metrics.coverage, "coverage"), (self.metrics.error, "mean_error")):
+            gauge.set(math.nan if labels.get(name) is None else labels[name])
         self.metrics.store.set(self.recorder.trouble is None)
         if drift is not None:
             self.metrics.alarm.set(drift["alarm"])
             self.metrics.capital.set(drift["log_capital"])
         return self.metrics.write_text()
+
+
+async def _read_body(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise RequestError(408, "The client went away before its request had arrived.") from None
+
+
+def _explain_no_update(engine: Engine, models: list[str | None]) -> str | None:
+    """Say why intervals do not follow labels that were taken for answers of these models; None if they do."""
+    only = "Labels give coverage and error only"
+    if not isinstance(engine, ModelEngine):
+        return f"{only}, because an ONNX graph is fixed. Serve the .onsphere file, whose intervals and sets follow."
+    if engine.facts.calibration is None:
+        return f"{only}, because the model was not calibrated."
+    if engine.facts.sha256 in models:
+        return None
+    reason = "their rows were not kept" if set(models) == {None} else "an earlier model answered these rows"
+    return f"{only}, because {reason}."
 
 
 async def _wait_until_done(future: Future[Any]) -> bool:

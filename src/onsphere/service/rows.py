@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,7 +24,16 @@ from onsphere.table.cells import (
 )
 from onsphere.table.columns import Column
 
-__all__ = ["Batch", "check_number_of_rows", "find_wrong_keys", "find_wrong_names", "join_batches", "read_json"]
+__all__ = [
+    "Batch",
+    "add_key_column",
+    "check_number_of_rows",
+    "find_wrong_keys",
+    "find_wrong_names",
+    "join_batches",
+    "parse_json",
+    "read_json",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,6 +67,20 @@ class Batch:
         """Return the features of a row as JSON values, dates as ISO text."""
         return {column.name: _to_json_value(column, self.values[column.name][index]) for column in self.columns}
 
+    def to_json(self) -> list[str]:
+        """Return the features of each row as a list in JSON, from which `from_json` makes the same rows."""
+        return [json.dumps(row) for row in zip(*(values.tolist() for values in self.values.values()), strict=True)]
+
+    @classmethod
+    def from_json(cls, facts: Facts, rows: Sequence[str]) -> Self:
+        """Return rows that `to_json` wrote."""
+        cells = zip(*map(json.loads, rows), strict=True)
+        values = {
+            column.name: np.array(each, dtype=object if column.kind == "category" else np.float64)
+            for column, each in zip(facts.features, cells, strict=True)
+        }
+        return cls(facts.features, values, {})
+
     def get_key(self, index: int) -> dict[str, Any]:
         """Return the keys of a row."""
         return {name: values[index] for name, values in self.keys.items()}
@@ -88,6 +111,16 @@ def join_batches(facts: Facts, batches: Sequence[Batch]) -> Any:
     return pandas.DataFrame({name: pandas.Series(values, dtype=values.dtype) for name, values in joined.items()})
 
 
+def add_key_column(facts: Facts, key: str) -> Facts:
+    """Return the facts of a model whose rows have another column, which names them."""
+    if key in {column.name for column in facts.features}:
+        raise RequestError(
+            422, f"Expected key= to be a column that names rows. Got {key}, which the model learns from. Add a column."
+        )
+    others = [column for column in facts.columns if column.name != key]
+    return replace(facts, columns=(*others, Column(key, "key")))
+
+
 def read_json(bodies: Sequence[bytes], facts: Facts, *, max_rows: int) -> list[Batch]:
     """Read the bodies of one or more requests: {"rows": [{"size": 1.5, …}, …]}.
 
@@ -114,7 +147,7 @@ def read_json(bodies: Sequence[bytes], facts: Facts, *, max_rows: int) -> list[B
 
 def _parse_table(body: bytes, facts: Facts, max_rows: int) -> dict[str, list[Any]]:
     """Return the cells of each column in a body."""
-    given = _parse(body)
+    given = parse_json(body)
     if not isinstance(given, dict) or set(given) != {"rows"} or not isinstance(given["rows"], list):
         raise RequestError(422, 'Expected an object with a list of rows: {"rows": [{…}, …]}. Got something else.')
     check_number_of_rows(len(given["rows"]), max_rows)
@@ -125,7 +158,7 @@ class _RepeatedError(ValueError):
     """An object with the same name twice."""
 
 
-def _parse(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """Parse strict JSON: UTF-8, no NaN, no name twice."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_reject_constant, object_pairs_hook=_build_object)

@@ -12,9 +12,11 @@ from onsphere.table.cells import LARGEST, LONGEST_TEXT
 from onsphere.table.columns import Column
 
 __all__ = [
+    "LABELS_BODY",
     "Answers",
     "ErrorAnswer",
     "Health",
+    "LabelsTaken",
     "Live",
     "ModelFacts",
     "Readiness",
@@ -129,6 +131,24 @@ class ModelFacts(BaseModel):
     reload_trouble: str | None = Field(description="Why the file could not be loaded when it last changed.")
 
 
+class LabelsTaken(BaseModel):
+    taken: int
+    unknown: list[Any] = Field(description="Keys that no row was assessed with, or too long ago.")
+    labelled_already: list[Any] = Field(description="Keys whose row has a label.")
+    model_updated: bool = Field(description="Whether later intervals or sets follow these labels.")
+    note: str | None = Field(description="Why they do not.")
+
+
+class LabelsSummary(BaseModel):
+    """The latest labels of answers with the coverage of the service, up to 500."""
+
+    n_labels: int
+    promised: float
+    coverage: Number = Field(description="The share that was covered; null for a model without intervals.")
+    mean_error: Number = Field(description="Absolute; root mean square over several targets; for classes 0 or 1.")
+    rolling: list[float] = Field(description="The share among each 500 in a row, up to the latest.")
+
+
 class Health(BaseModel):
     status: str
 
@@ -207,6 +227,7 @@ class Live(BaseModel):
     points: list[Point]
     rejected: list[Rejected]
     drift: Drift | None
+    labels: LabelsSummary | None = Field(description="null before the first label.")
 
 
 _REASONS = {
@@ -234,6 +255,26 @@ def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def describe_batch_answers() -> dict[str, Any]:
     """Describe the answers that are not JSON."""
     return {media_type: {"schema": {"type": "string"}} for media_type in (CSV, ARROW)}
+
+
+_LABEL_KEY: dict[str, Any] = {"type": ["string", "number"], "maxLength": LONGEST_TEXT}
+_LABEL_VALUE: dict[str, Any] = {
+    "type": ["string", "number", "boolean", "object"],
+    "description": "The class or the number; an object with the name of each target if there are several.",
+}
+_LABEL: dict[str, Any] = {
+    "type": "object",
+    "properties": {"key": _LABEL_KEY, "value": _LABEL_VALUE},
+    "required": ["key", "value"],
+    "additionalProperties": False,
+}
+_LABELS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"labels": {"type": "array", "minItems": 1, "items": _LABEL}},
+    "required": ["labels"],
+    "additionalProperties": False,
+}
+LABELS_BODY: dict[str, Any] = {"required": True, "content": {JSON: {"schema": _LABELS}}}
 
 
 def build_body_schema(facts: Facts, max_rows: int) -> dict[str, Any]:

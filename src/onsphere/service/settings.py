@@ -62,8 +62,11 @@ class Settings:
         Seconds that requests in flight have when the service is stopped.
     keep : int
         Requests whose assessments are kept, the latest.
+    keep_answers : int
+        Rows that wait for a label, the latest.
     keep_rows : bool
-        Keep the features of rejected rows too, which the page shows.
+        Keep the features of rejected rows too, which the page shows, and of rows with a key, whose labels update the
+        model.
     log_values : bool
         Write features to the logs.
     alpha : float
@@ -92,6 +95,7 @@ class Settings:
     read_timeout: float = 10.0
     grace: float = 30.0
     keep: int = 10_000
+    keep_answers: int = 100_000
     keep_rows: bool = True
     log_values: bool = False
     alpha: float = 0.01
@@ -100,7 +104,7 @@ class Settings:
     trusted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("workers", "max_body", "max_rows", "max_concurrent", "keep"):
+        for name in ("workers", "max_body", "max_rows", "max_concurrent", "keep", "keep_answers"):
             check_number("serve", name, getattr(self, name), above=1, closed="left", whole=True)
         check_number("serve", "port", self.port, above=0, below=65_535, closed="both", whole=True)
         for name in ("timeout", "read_timeout"):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Self
 
@@ -21,12 +22,14 @@ from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
 from onsphere.service.databases import Database
 from onsphere.service.engine import Facts
+from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
 
 __all__ = ["Record", "Store"]
 
 _ROWS_BETWEEN = 5_000  # scores to catch up with at most, before the monitor is written again
 _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
 _MAX_COUNTED = 5_000  # requests
+_ROWS_AT_ONCE = 500  # of one statement, which may have 32,766 values
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,8 @@ class Record:
     n_accepted : int
     rejected : list of dict
         Some of the rows that were not accepted: "answer" and, if rows are kept, "row" and "key".
+    answers : list of tuple
+        Key, coverage, answer and features (None if rows are not kept) of each row, if labels are to be joined to them.
     """
 
     facts: Facts
@@ -57,6 +62,7 @@ class Record:
     missed: Floats | None
     n_accepted: int
     rejected: list[dict[str, Any]]
+    answers: list[tuple[str, float, str, str | None]] = field(default_factory=list)
 
 
 class Store:
@@ -69,10 +75,12 @@ class Store:
         How likely a false alarm may be.
     keep : int
         How many of the latest requests to keep.
+    keep_answers : int
+        How many of the latest rows that wait for a label to keep.
     """
 
-    def __init__(self, database: Database, *, alpha: float, keep: int) -> None:
-        self._database, self._alpha, self._keep = database, alpha, keep
+    def __init__(self, database: Database, *, alpha: float, keep: int, keep_answers: int) -> None:
+        self._database, self._alpha, self._keep, self._keep_answers = database, alpha, keep, keep_answers
         self._monitor: _SharedMonitor | None = None
 
     def close(self) -> None:
@@ -90,6 +98,13 @@ class Store:
                     "AND scores IS NULL",
                     [self._keep],
                 )
+                if any(record.answers for record in records):
+                    answers = [(record.facts.sha256, *answer) for record in records for answer in record.answers]
+                    _insert(run, "onsphere_answers (model, key, coverage, answer, features)", answers)
+                    run(
+                        "DELETE FROM onsphere_answers WHERE id <= (SELECT MAX(id) FROM onsphere_answers) - ?",
+                        [self._keep_answers],
+                    )
         except BaseException:
             self._monitor = None  # it may have seen what was not kept
             raise
@@ -173,6 +188,52 @@ class Store:
             self._monitor = None
             raise
 
+    def write_labels(self, labels: list[Label], request: str) -> dict[str, list[Any]]:
+        """Take labels for answers that wait for one, the latest of each key; they are on the disk when this returns.
+
+        Returns
+        -------
+        dict of list
+            The keys that are "unknown" and "labelled_already", and for each label that was "taken" the model that
+            answered, which can be updated with it; None if its row was not kept.
+        """
+        keys = [label.name for label in labels]
+        found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
+        taken: list[tuple[Any, ...]] = []
+        with self._database.begin_write() as run:
+            waiting = _run_for_keys(
+                run,
+                "SELECT key, model, coverage, answer, features FROM onsphere_answers WHERE id IN "
+                "(SELECT MAX(id) FROM onsphere_answers WHERE key IN ({}) GROUP BY key)",
+                keys,
+            )
+            answers = {key: rest for key, *rest in waiting}
+            missing = [key for key in keys if key not in answers]
+            query = "SELECT key FROM onsphere_labels WHERE key IN ({})"
+            labelled = {key for (key,) in _run_for_keys(run, query, missing)}
+            for label in labels:
+                model, coverage, answer, features = answers.get(label.name, (None,) * 4)
+                judged = None if answer is None else judge_label(answer, label.value)
+                if judged is None:
+                    found["labelled_already" if label.name in labelled else "unknown"].append(label.key)
+                    continue
+                value = json.dumps(label.value)
+                taken.append((model, label.name, coverage, features, time.time(), request, value, *judged))
+                found["taken"].append(model if features is not None else None)
+            names = "model, key, coverage, features, at, request, value, covered, error"
+            _insert(run, f"onsphere_labels ({names})", taken)
+            _run_for_keys(run, "DELETE FROM onsphere_answers WHERE key IN ({})", [row[1] for row in taken])
+        return found
+
+    def read_labels(self, model: str, after: int) -> list[Any]:
+        """Return number, request, value and features of the labels of a model after a number, in their order."""
+        with self._database.begin_read() as run:
+            return run(
+                "SELECT id, request, value, features FROM onsphere_labels WHERE model = ? AND id > ? "
+                "AND features IS NOT NULL ORDER BY id",
+                [model, after],
+            )
+
     def check(self) -> None:
         """Check that the database answers."""
         with self._database.begin_read() as run:
@@ -202,6 +263,10 @@ class Store:
                 "SELECT n_seen, log_capital, alarmed_at, alarmed_by, generation FROM onsphere_monitors WHERE model = ?",
                 [name],
             )
+            labels = run(
+                "SELECT covered, error FROM onsphere_labels WHERE model = ? AND coverage = ? ORDER BY id DESC LIMIT ?",
+                [facts.sha256, facts.coverage, 2 * ROLLING],
+            )
         return {
             "minute": _summarize_minute(minute, now),
             "points": [
@@ -214,6 +279,7 @@ class Store:
                 for row in json.loads(rows)
             ][:10],
             "drift": self._describe_drift(facts, monitor),
+            "labels": summarize_labels(labels, facts.coverage),
         }
 
     def _describe_drift(self, facts: Facts, monitor: list[Any]) -> dict[str, Any] | None:
@@ -288,6 +354,19 @@ class _SharedMonitor:
             [self.name, self.position],
         )
         self.n_since = 0
+
+
+def _insert(run: Any, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[start : start + _ROWS_AT_ONCE]
+        marks = ", ".join(f"({', '.join('?' * len(row))})" for row in part)
+        run(f"INSERT INTO {columns} VALUES {marks}", [cell for row in part for cell in row])
+
+
+def _run_for_keys(run: Any, query: str, keys: Sequence[str]) -> list[Any]:
+    """Run a query for some keys at a time, and return the rows of all."""
+    parts = [keys[start : start + _ROWS_AT_ONCE] for start in range(0, len(keys), _ROWS_AT_ONCE)]
+    return [row for part in parts for row in run(query.format(", ".join("?" * len(part))), part)]
 
 
 def _count_scores(facts: Facts) -> int:

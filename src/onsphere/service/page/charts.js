@@ -85,6 +85,22 @@ export function drawCapital(points, drift) {
   return svg;
 }
 
+export function drawCoverage(labels) {
+  const { promised, rolling, n_labels } = labels, chance = 2 * Math.sqrt(promised * (1 - promised) / n_labels);
+  const ends = [Math.max(0, promised - chance), Math.min(1, promised + chance)];
+  const low = Math.max(0, Math.min(...rolling, ends[0]) - .02), high = 1;
+  const share = `promised ${formatNumber(100 * promised)}\u00a0%`;
+  const svg = frame(`${formatNumber(100 * labels.coverage)} % of the latest ${n_labels} labels were covered, ${share}.`);
+  const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(rolling.length - 1, 1), LEFT, WIDTH - RIGHT);
+  svg.append(shape("rect", { class: "band", x: LEFT, width: WIDTH - LEFT - RIGHT, y: y(ends[1]), height: y(ends[0]) - y(ends[1]) }));
+  grid(svg, y, low, high);
+  svg.append(shape("path", { class: "path", d: rolling.map((value, index) => `${index ? "L" : "M"}${x(index)} ${y(value)}`).join("") }));
+  svg.append(shape("circle", { class: labels.coverage < ends[0] ? "dot bad" : "dot", r: 3, cx: rolling.length > 1 ? WIDTH - RIGHT : LEFT, cy: y(labels.coverage) }));
+  limit(svg, y, promised, share);
+  caption(svg, `${n_labels} label${n_labels === 1 ? "" : "s"}`, "latest");
+  return svg;
+}
+
 // A value with its interval, on a line of its own for each output, and to its own scale: they may be of different units.
 export function drawIntervals(outputs, label) {
   const svg = frame(label, 60 * outputs.length + 4);

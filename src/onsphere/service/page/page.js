@@ -1,4 +1,4 @@
-import { drawBars, drawCapital, drawIntervals, drawProbabilities, drawScores, formatNumber } from "./charts.js";
+import { drawBars, drawCapital, drawCoverage, drawIntervals, drawProbabilities, drawScores, formatNumber } from "./charts.js";
 
 const at = id => document.getElementById(id);
 const PAUSE = 2000;
@@ -47,6 +47,7 @@ function show(live) {
     live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
   at("reset").hidden = !live.drift;
   at("promise").textContent = live.drift ? describePromise(Math.exp(-live.drift.alarm_line)) : "";
+  showLabels(live.labels);
   showHints(live.drift?.hints ?? [], live.drift);
   showRejected(live.rejected);
   const lines = [];
@@ -67,6 +68,13 @@ function describePromise(alpha) {
   if (model.calibrated_by === "cross-validation") return `The model was calibrated by cross-validation, so a false alarm is more likely than ${chance}.`;
   const kept = `a false alarm has a chance of at most ${chance}, however long one looks.`;
   return model.calibrated_by ? `A${kept.slice(1)}` : `If the model was calibrated on rows kept apart for it, ${kept}`;
+}
+
+function showLabels(labels) {
+  at("coverage-figure").hidden = !labels;
+  if (!labels) return;
+  at("coverage").replaceChildren(labels.coverage === null ? element("p", { class: "note" }, "The model has no intervals or sets.") : drawCoverage(labels));
+  at("error").textContent = `${model.classes ? "Share of wrong classes" : "Mean absolute error"} among them: ${formatNumber(labels.mean_error)}`;
 }
 
 function showHints(hints, drift) {
