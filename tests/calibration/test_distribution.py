@@ -170,9 +170,8 @@ def test_quantiles_never_cross_whatever_the_shape(levels, seed):
 
 def test_a_calibration_without_signs_is_rejected():
     unsigned = replace(NINE.calibration, is_signed=False)
-    assert not unsigned.has_distribution
     with pytest.raises(NotCalibratedError, match="errors with their signs"):
-        unsigned.check_distribution()
+        unsigned.find_quantile_scores([0.5])
     with pytest.raises(NotCalibratedError, match="errors with their signs"):
         replace(NINE, calibration=unsigned).interval(tails="equal")
     assert replace(NINE, calibration=unsigned).interval(0.5).shape == (2, 2)  # is symmetric

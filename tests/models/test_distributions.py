@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kstest
 from sklearn.dummy import DummyRegressor
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 from sklearn.frozen import FrozenEstimator
@@ -11,6 +12,7 @@ from sklearn.linear_model import Ridge
 from onsphere import HCMRegressor, InvalidInputError, NotCalibratedError, OnsphereWarning, export_onnx, load
 from onsphere.export import open_graph, prepare_inputs
 from onsphere.metrics import interval_coverage, winkler_score
+from onsphere.sphere import Domain
 
 LEVELS = [0.05, 0.5, 0.95]
 
@@ -227,7 +229,7 @@ def test_distributions_need_a_calibration_and_known_options():
         model.calibrate(*draw_counts(60, 1)).predict_interval(X, tails="left")
 
 
-def test_groups_have_tails_and_domains_of_their_own_and_no_distribution(tmp_path):
+def test_groups_have_tails_and_domains_of_their_own(tmp_path):
     X, y = draw_counts(600, 1)
     model = HCMRegressor(Ridge(), domain="count").fit(*draw_counts(400)).calibrate(X, y, groups="prediction")
     X, y = draw_counts(2000, 2)
@@ -236,13 +238,75 @@ def test_groups_have_tails_and_domains_of_their_own_and_no_distribution(tmp_path
     dear = X[:, 0] > 0.5
     for rows in (dear, ~dear):
         assert np.mean((y >= low)[rows] & (y <= high)[rows]) > 0.86
-    with pytest.raises(NotCalibratedError, match="needs a calibration without groups"):
-        model.predict_quantiles(X, 0.5)
+    np.testing.assert_array_equal(model.predict_distribution(X).interval(tails="equal").T, [low, high])
     with pytest.raises(InvalidInputError, match="Expected symmetric intervals of groups, to export"):
         export_onnx(model, tmp_path / "model.onnx", X=X)
 
 
-def test_labels_that_came_later_move_intervals_and_leave_no_distribution():
+@pytest.mark.parametrize("answer", ["quantiles", "median", "mean", "cdf", "pdf", "pit", "crps"])
+def test_each_group_has_the_distribution_of_a_model_that_is_calibrated_on_it_alone(answer):
+    X, Y = draw_skewed(400)
+    groups = np.where(np.arange(400) % 3, "south", "north")
+    model = HCMRegressor(Ridge(), random_state=0).fit(X[:200], Y[:200])
+    new, mixed = X[200:], np.where(np.arange(200) % 2, "south", "north")
+    given = {"quantiles": [[0.1, 0.5, 0.9]], "median": [], "mean": []}.get(answer, [Y[200:]])
+    found = getattr(
+        model.calibrate(X[200:], Y[200:], groups=groups[200:]).predict_distribution(new, groups=mixed), answer
+    )
+    by_group = found(*given)
+    for name in ("north", "south"):
+        alone = model.calibrate(X[200:][groups[200:] == name], Y[200:][groups[200:] == name]).predict_distribution(new)
+        assert len(alone) == 200
+        np.testing.assert_allclose(by_group[mixed == name], getattr(alone, answer)(*given)[mixed == name])
+
+
+def test_draws_and_places_of_groups_are_repeatable_and_calibrated():
+    rng = np.random.default_rng(0)
+
+    def draw_regions(n):
+        X, south = rng.normal(size=(n, 2)), rng.random(n) < 0.3
+        return X, X[:, 0] + np.where(south, 3.0, 0.3) * rng.normal(size=n), south
+
+    model = HCMRegressor(Ridge(), frames="target").fit(*draw_regions(200)[:2])
+    X, y, south = draw_regions(1000)
+    model.calibrate(X, y, groups=south)
+    X, y, south = draw_regions(1000)
+    distribution = model.predict_distribution(X, groups=south)
+    assert (len(distribution), distribution.is_flat, distribution.domain) == (1000, True, Domain())
+    assert distribution.shape is model._shape
+    for each in (south, ~south):
+        assert kstest(distribution.pit(y, random_state=0)[each], "uniform").pvalue > 0.001
+    draws = model.sample(X, 50, groups=south, random_state=0)
+    np.testing.assert_array_equal(draws, model.sample(X, 50, groups=south, random_state=0))
+    assert draws.shape == (50, 1000)
+    spread = (draws - model.predict(X)).std(axis=0)
+    assert spread[south].mean() > 5 * spread[~south].mean()
+    np.testing.assert_allclose(distribution.pit(y)[:3], distribution.pit(y[:, None])[:3])
+    with pytest.raises(InvalidInputError, match="as y of cdf"):
+        model.predict_cdf(X, y[:5], groups=south)
+    with pytest.raises(InvalidInputError, match="predict_distribution needs the group of each row"):
+        model.predict_median(X)
+
+
+def test_quantiles_follow_labels_and_never_cross():
+    """The noise grows to five times its size, with which quantiles of fixed rows do not keep up."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 2))
+    y = X[:, 0] + np.linspace(0.3, 1.5, 2000) * rng.normal(size=2000)
+    model = HCMRegressor(Ridge(), random_state=0).fit(X[:300], y[:300]).calibrate(X[300:500], y[300:500])
+    levels = [0.9, 0.1, 0.5]
+    fixed, online = model.predict_quantiles(X[500:], levels), np.empty((1500, 3))
+    for start in range(0, 1500, 10):
+        rows = slice(500 + start, 510 + start)
+        online[start : start + 10] = model.predict_quantiles(X[rows], levels)
+        model.update(X[rows], y[rows])
+    assert np.mean(y[500:] <= fixed[:, 0]) < 0.85
+    np.testing.assert_allclose(np.mean(y[500:, None] <= online, axis=0), levels, atol=0.03)
+    assert (online[:, 1] <= online[:, 2]).all()
+    assert (online[:, 2] <= online[:, 0]).all()
+
+
+def test_labels_that_came_later_move_all_tails():
     model = HCMRegressor(Ridge(), domain="count").fit(*draw_counts(400)).calibrate(*draw_counts(199, 1))
     model.update(*draw_counts(100, 2))
     X = draw_counts(50, 3)[0]
@@ -250,8 +314,6 @@ def test_labels_that_came_later_move_intervals_and_leave_no_distribution():
         ends = model.predict_interval(X, tails=tails)
         assert (ends >= 0).all()
         assert (ends == np.round(ends)).all()
-    with pytest.raises(NotCalibratedError, match="Got one that update moved on"):
-        model.predict_quantiles(X, 0.5)
 
 
 def test_models_that_predict_the_value_alone_have_domains_and_shapes_too():

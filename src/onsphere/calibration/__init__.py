@@ -17,6 +17,7 @@ from onsphere.calibration.conformal import (
     set_scores,
 )
 from onsphere.calibration.distribution import TAILS, PredictiveDistribution
+from onsphere.calibration.grouped_distribution import GroupedDistribution
 from onsphere.calibration.groups import Groups
 from onsphere.calibration.online import OnlineCoverage
 from onsphere.calibration.probabilities import ProbabilityScaling, fit_scaling
@@ -30,6 +31,7 @@ __all__ = [
     "Calibration",
     "CalibrationSource",
     "ClassCalibration",
+    "GroupedDistribution",
     "Groups",
     "OnlineCoverage",
     "PredictiveDistribution",

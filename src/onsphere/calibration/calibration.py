@@ -472,10 +472,17 @@ class RegressionCalibration(Calibration):
         lower, upper = np.sort([np.stack(end, axis=-1) for end in ends], axis=0)
         return _widen_slightly(lower, outwards=-1.0), _widen_slightly(upper, outwards=1.0)
 
-    @property
-    def has_distribution(self) -> bool:
-        """Whether every quantile follows from these rows, and not intervals alone."""
-        return self.is_signed and self.online is None and self.groups is None
+    def find_quantile_scores(self, levels: Sequence[float] | Floats) -> Floats:
+        """Return the scores of the quantiles at these levels, (Q, D)."""
+        self.check_signs()
+        columns = [
+            [self.find_limit(scores, float(level), column=2 + 2 * output) for level in levels]
+            for output, scores in enumerate(self.residuals.T)
+        ]
+        found, order = np.array(columns).T, np.argsort(levels)
+        # Over time each level follows its own misses; still, quantiles must not cross.
+        found[order] = np.maximum.accumulate(found[order], axis=0)
+        return found
 
     def check_signs(self) -> None:
         """Raise an error if the two sides of an interval cannot be told apart."""
@@ -483,20 +490,6 @@ class RegressionCalibration(Calibration):
             raise NotCalibratedError(
                 "Quantiles and tails need errors with their signs. Got a calibration of an older file, which has their "
                 "sizes only. Call calibrate(X, y) again."
-            )
-
-    def check_distribution(self) -> None:
-        """Raise an error if a distribution does not follow from these rows."""
-        self.check_signs()
-        if self.online is not None:
-            raise NotCalibratedError(
-                "A distribution needs a calibration on rows of one time. Got one that update moved on, which keeps the "
-                "coverage of intervals alone. Call predict_interval, or calibrate(X, y) again."
-            )
-        if not self.has_distribution:
-            raise NotCalibratedError(
-                "A distribution needs a calibration without groups. Got one by groups, which gives intervals. Call "
-                "predict_interval, or calibrate(X, y) without groups."
             )
 
     def radius(self, sigma: Floats, spread: Floats, *, coverage: float) -> Floats:

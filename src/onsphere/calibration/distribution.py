@@ -83,7 +83,8 @@ class PredictiveDistribution:
         rows. Those of whole numbers are whole, and ends of an interval.
         """
         levels = check_levels("quantiles", q)
-        limits = [np.broadcast_to(self._find_limit(level), self.value.shape) for level in levels]
+        found = self.calibration.find_quantile_scores(levels)
+        limits = [np.broadcast_to(limit, self.value.shape) for limit in found]
         values = np.stack([self._to_target(limit) for limit in limits], axis=-1)
         return self._shape_like_target(values)
 
@@ -125,7 +126,7 @@ class PredictiveDistribution:
         ----------
         y : a number, or an array of shape (n,) or (n, D)
         """
-        target = self._check_target("cdf", y)
+        target = self.check_target("cdf", y)
         # All that is rounded to a whole number belongs to it.
         share = self._rank(np.floor(target) + 0.5 if self.domain.is_whole else target)
         share = np.where(target < self.domain.low, 0.0, np.where(target >= self.domain.high, 1.0, share))
@@ -136,7 +137,7 @@ class PredictiveDistribution:
 
         It is for plots: smoothing widens the distribution a little.
         """
-        target = self._check_target("pdf", y)
+        target = self.check_target("pdf", y)
         if self.domain.is_whole:
             return self.cdf(target) - self.cdf(target - 1.0)
         step = 1e-3 * np.maximum(self.domain.convert_sigma(self.value, self.sigma), np.finfo(np.float64).tiny)
@@ -157,7 +158,7 @@ class PredictiveDistribution:
             Draws the place within a step of the distribution, with which the transform of rows drawn like the
             calibration rows is uniform exactly. None takes the middle of the step.
         """
-        scores = self._to_scores(self._check_target("pit", y))
+        scores = self._to_scores(self.check_target("pit", y))
         place: Any = 0.5 if random_state is None else make_random_state("pit", random_state).uniform(size=scores.shape)
         heaviest = self._weights.max()
         total = self._weights.sum() + heaviest
@@ -172,7 +173,7 @@ class PredictiveDistribution:
 
     def crps(self, y: ArrayLike) -> Floats:
         """Return the continuous ranked probability score of each true target, in its shape; exact for the steps."""
-        target = self._check_target("crps", y)
+        target = self.check_target("crps", y)
         parts = [
             np.stack(
                 [crps_per_row(target[rows, d], atoms[:, d], self._weights) for d in range(target.shape[1])], axis=1
@@ -232,9 +233,6 @@ class PredictiveDistribution:
                 result[rows, output] = ndtr((scores[rows, output, None] - ranked) / width) @ share
         return result
 
-    def _find_limit(self, level: float) -> Any:
-        return self.calibration.find_limit(self.calibration.residuals, level)
-
     def find_ends(self, coverage: float, *, tails: str, simultaneous: bool = True) -> tuple[Floats, Floats]:
         """Return the scores of both ends of the intervals, (n, D)."""
         check_option("interval", "tails", tails, TAILS)
@@ -266,11 +264,12 @@ class PredictiveDistribution:
         """Yield some rows at a time, with the target that each calibration row's error makes of each, (n, D, m)."""
         residuals = self.calibration.residuals
         for rows in self._split_rows(residuals.size):
-            part = self._take(rows)
+            part = self.take(rows)
             atoms = [part._to_target(np.broadcast_to(scores, part.value.shape)) for scores in residuals]
             yield rows, np.stack(atoms, axis=-1)
 
-    def _take(self, rows: slice) -> PredictiveDistribution:
+    def take(self, rows: Any) -> PredictiveDistribution:
+        """Return the distributions of some rows: a slice or a mask."""
         curves = None if self.curves is None else self.curves[rows]
         common = (self.calibration, self.domain, self.shape, curves, self.is_flat)
         return PredictiveDistribution(self.value[rows], self.sigma[rows], *common)
@@ -280,7 +279,7 @@ class PredictiveDistribution:
         for start in range(0, len(self), step):
             yield slice(start, start + step)
 
-    def _check_target(self, caller: str, y: ArrayLike) -> Floats:
+    def check_target(self, caller: str, y: ArrayLike) -> Floats:
         """Return a target for each row and output, (n, D)."""
         try:
             target = np.asarray(y, dtype=np.float64)

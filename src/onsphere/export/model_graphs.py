@@ -192,10 +192,11 @@ def _has_plain_intervals(model: Any, asked: Asked) -> bool:
 
 
 def _check_plain(model: Any, asked: Asked) -> None:
-    if isinstance(model.calibration_, RegressionCalibration) and not _has_plain_intervals(model, asked):
+    is_plain = _has_plain_intervals(model, asked) and not asked.levels
+    if isinstance(model.calibration_, RegressionCalibration) and not is_plain:
         raise InvalidInputError(
             "Expected symmetric intervals of groups, to export: value ± a multiple of sigma. Got groups together with "
-            "a domain, a local shape or other tails. Calibrate without groups, or use the model itself."
+            "a domain, a local shape, quantiles or other tails. Calibrate without groups, or use the model itself."
         )
 
 
@@ -219,8 +220,7 @@ def _convert_quantiles(
     model: Any, value: GraphArray, sigma: Any, curves: GraphArray | None, levels: tuple[float, ...]
 ) -> GraphArray:
     """Return the quantiles at all levels, (n, Q) or (n, D, Q)."""
-    calibration = model.calibration_
-    limits = [np.atleast_1d(calibration.find_limit(calibration.residuals, level)) for level in levels]
+    limits = model.calibration_.find_quantile_scores(levels)
     joined = concat([_convert_scores(model, value, sigma, curves, limit)[..., None] for limit in limits])
     return joined[:, 0] if model._target_is_flat else joined
 

@@ -144,7 +144,7 @@ def _check_quantiles(model: Any, quantiles: ArrayLike | None) -> tuple[float, ..
             f"{'is not calibrated' if model.calibration_ is None else 'predicts classes'}. Calibrate it, or leave "
             "quantiles out."
         )
-    model.calibration_.check_distribution()
+    model.calibration_.check_signs()
     return tuple(float(level) for level in levels)
 
 

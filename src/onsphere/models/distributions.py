@@ -9,43 +9,48 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onsphere._internal.validation import Floats
-from onsphere.calibration import PredictiveDistribution
+from onsphere.calibration import GroupedDistribution, PredictiveDistribution
 from onsphere.models.base import CalibratedModel
 
 __all__ = ["DistributionMixin"]
 
 
 class DistributionMixin(CalibratedModel):
-    """Quantiles, probabilities and draws of a calibrated model; see `PredictiveDistribution` for each."""
+    """Quantiles, probabilities and draws of a calibrated model; see `PredictiveDistribution` for each.
+
+    `groups` is that of `predict_interval`: the group of each row, if they were given as values to `calibrate`.
+    """
 
     @abstractmethod
-    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+    def predict_distribution(self, X: Any, *, groups: Any = None) -> PredictiveDistribution | GroupedDistribution:
         """Return the distribution of the target of each row."""
 
-    def predict_quantiles(self, X: Any, q: ArrayLike) -> Floats:
+    def predict_quantiles(self, X: Any, q: ArrayLike, *, groups: Any = None) -> Floats:
         """Return the quantiles of the target at levels q, shape (n, Q) or (n, D, Q); they never cross."""
-        return self.predict_distribution(X).quantiles(q)
+        return self.predict_distribution(X, groups=groups).quantiles(q)
 
-    def predict_cdf(self, X: Any, y: ArrayLike) -> Floats:
+    def predict_cdf(self, X: Any, y: ArrayLike, *, groups: Any = None) -> Floats:
         """Return the probability that the target is at or below y, a number or one for each row, in its shape."""
-        return self.predict_distribution(X).cdf(y)
+        return self.predict_distribution(X, groups=groups).cdf(y)
 
-    def predict_pdf(self, X: Any, y: ArrayLike) -> Floats:
+    def predict_pdf(self, X: Any, y: ArrayLike, *, groups: Any = None) -> Floats:
         """Return the smoothed density of the target at y, a number or one for each row, in its shape."""
-        return self.predict_distribution(X).pdf(y)
+        return self.predict_distribution(X, groups=groups).pdf(y)
 
-    def predict_median(self, X: Any) -> Floats:
+    def predict_median(self, X: Any, *, groups: Any = None) -> Floats:
         """Return the median of the distribution of each row, in the shape of the target."""
-        return self.predict_distribution(X).median()
+        return self.predict_distribution(X, groups=groups).median()
 
-    def predict_mean(self, X: Any) -> Floats:
+    def predict_mean(self, X: Any, *, groups: Any = None) -> Floats:
         """Return the mean of the distribution of each row, in the shape of the target."""
-        return self.predict_distribution(X).mean()
+        return self.predict_distribution(X, groups=groups).mean()
 
-    def predict_zero_probability(self, X: Any) -> Floats:
+    def predict_zero_probability(self, X: Any, *, groups: Any = None) -> Floats:
         """Return the probability that the target is 0 or less, for a target that often is 0; in its shape."""
-        return self.predict_distribution(X).cdf(0.0)
+        return self.predict_distribution(X, groups=groups).cdf(0.0)
 
-    def sample(self, X: Any, n: int = 1, *, random_state: int | np.random.RandomState | None = None) -> Floats:
+    def sample(
+        self, X: Any, n: int = 1, *, groups: Any = None, random_state: int | np.random.RandomState | None = None
+    ) -> Floats:
         """Draw n targets for each row, shape (n, rows) or (n, rows, D); outputs of a draw belong together."""
-        return self.predict_distribution(X).sample(n, random_state=random_state)
+        return self.predict_distribution(X, groups=groups).sample(n, random_state=random_state)

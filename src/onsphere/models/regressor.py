@@ -29,6 +29,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.calibration import RegressionCalibration, root_mean_square
 from onsphere.calibration.distribution import TAILS, PredictiveDistribution
+from onsphere.calibration.grouped_distribution import GroupedDistribution
 from onsphere.calibration.shape import SHAPES, Shape, fit_shape
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
@@ -139,10 +140,11 @@ class RegressionPrediction(NamedTuple):
         interval = self.get_interval(model, coverage, simultaneous=True, tails=tails)
         return {"lower": interval[..., 0], "upper": interval[..., 1]}
 
-    def get_distribution(self, model: Any) -> PredictiveDistribution:
+    def get_distribution(self, model: Any) -> PredictiveDistribution | GroupedDistribution:
         """Return the distributions of a calibrated model."""
-        model.calibration_.check_distribution()
-        return self._make_distribution(model, slice(None), model.calibration_)
+        model.calibration_.check_signs()
+        whole = self._make_distribution(model, slice(None), model.calibration_)
+        return whole if self.parts is None else GroupedDistribution(whole, self.parts)
 
     def _make_distribution(self, model: Any, rows: Any, calibration: RegressionCalibration) -> PredictiveDistribution:
         """Return the distributions of some rows, from calibration rows for them."""
@@ -275,14 +277,16 @@ class RegressionMixin(DistributionMixin):
         """Return the standard deviation of the noise, in the unit and shape of the target."""
         return self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").get_sigma(self)
 
-    def predict_distribution(self, X: Any) -> PredictiveDistribution:
+    def predict_distribution(self, X: Any, *, groups: Any = None) -> PredictiveDistribution | GroupedDistribution:
         """Return the distribution of the target of each row, from one pass; needs a calibrated model.
 
-        The promise is that of `predict_interval`, for every quantile. Rows that were calibrated by groups, or in the
-        light of labels that came later, have intervals and no distribution.
+        The promise is that of `predict_interval`, for every quantile. After `update`, quantiles and intervals keep
+        their share of the targets over time, and all else is as the latest rows say. `groups` is that of
+        `predict_interval`.
         """
         self._require_calibration("predict_distribution")
-        return self._predict_as(RegressionPrediction, X, "predict_distribution", "numbers").get_distribution(self)
+        prediction = self._predict_as(RegressionPrediction, X, "predict_distribution", "numbers")
+        return self._predict_by_group(X, groups, "predict_distribution", prediction).get_distribution(self)
 
     def predict_interval(
         self,

@@ -179,7 +179,7 @@ def _describe_groups(model: Any, X: Any, y: Any, keep: NDArray[np.bool_]) -> dic
 def _find_places(model: Any, X: Any, target: Any, keep: NDArray[np.bool_]) -> Floats | None:
     """Return the place of each true number in its predicted distribution; None if there are none."""
     calibration = model.calibration_
-    if not isinstance(calibration, RegressionCalibration) or not calibration.has_distribution:
+    if not isinstance(calibration, RegressionCalibration) or not calibration.is_signed:
         return None
     distribution = model.predict_distribution(X)
     # Drawn within the steps of a distribution, so that whole numbers are not taken for a fault.
