@@ -21,7 +21,9 @@ def test_sigma_stays_unless_another_width_is_clearly_better():
     rng = np.random.default_rng(0)
     errors = rng.normal(size=(400, 1))
     nearly = np.exp(0.05 * rng.normal(size=(400, 1)))
-    assert choose_width(errors, {"total": nearly, "flat": np.ones((400, 1))}) == "total"
+    widths = {"total": nearly, "flat": np.ones((400, 1))}
+    assert choose_width(errors, widths) == "total"
+    assert choose_width(errors, widths, usual="flat") == "flat"
 
 
 def draw(rng, n, novelty=1.0, *, spread=(2.0, 5.0)):
@@ -30,7 +32,8 @@ def draw(rng, n, novelty=1.0, *, spread=(2.0, 5.0)):
     noise = spread * np.exp(0.5 * rng.normal(size=(n, len(spread))))
     sigma = noise * novelty * np.exp(rng.normal(size=(n, 1)) * (novelty > 1))
     residual = noise * rng.normal(size=(n, len(spread)))
-    return RegressionCalibration.measure(residual, sigma, np.ones(n), spread, noise=noise), residual, noise, sigma
+    others = {"total": sigma, "noise": noise}
+    return RegressionCalibration.measure(residual, sigma, np.ones(n), spread, others=others), residual, noise, sigma
 
 
 def test_errors_in_units_of_another_width_are_those_measured_in_it():
@@ -60,7 +63,9 @@ def test_without_a_noise_or_a_spread_sigma_is_the_only_width():
     rng = np.random.default_rng(0)
     known, residual, noise, sigma = draw(rng, 150, 5.0)
     plain = RegressionCalibration.measure(residual, sigma, np.ones(150), np.array([2.0, 5.0]))
-    constant = RegressionCalibration.measure(residual, sigma, np.ones(150), np.array([2.0, 0.0]), noise=noise)
+    constant = RegressionCalibration.measure(
+        residual, sigma, np.ones(150), np.array([2.0, 0.0]), others={"total": sigma, "noise": noise}
+    )
     for each in (plain, constant):
         assert each.scaled_errors is None
         assert each.take_in(each).take_in(each).width == "total"

@@ -306,6 +306,21 @@ def test_quantiles_follow_labels_and_never_cross():
     assert (online[:, 2] <= online[:, 0]).all()
 
 
+def test_novelty_is_no_factor_of_prices():
+    """Rows far away: on the scale of the logarithm their sigma, which counts novelty, would be an exponent."""
+    model = HCMRegressor(domain="positive", random_state=0).fit(*draw_prices(400)).calibrate(*draw_prices(199, 1))
+    assert model.domain_.scale == "log"
+    far = np.full((5, 5), 6.0)
+    assert (model.predict_novelty(far) > 0.9).all()
+    assert (model.predict_sigma(far) > 0).all()
+    high = model.predict_interval(far, tails="equal")[:, 1]
+    assert (high < 100 * model.predict(far)).all()
+    X, y = draw_prices(500, 2)
+    model.update(X, y)
+    assert model.calibration_.width == "noise"
+    assert interval_coverage(y, *model.predict_interval(X, tails="equal").T) == pytest.approx(0.9, abs=0.05)
+
+
 def test_labels_that_came_later_move_all_tails():
     model = HCMRegressor(Ridge(), domain="count").fit(*draw_counts(400)).calibrate(*draw_counts(199, 1))
     model.update(*draw_counts(100, 2))

@@ -347,6 +347,8 @@ class RegressionCalibration(Calibration):
         Whether the residuals have their signs, which files of formats 1 to 3 did not keep.
     width : {"total", "noise", "flat"}
         The sigma in whose units errors are: that of the whole error, the noise, or one for all rows.
+    usual_width : {"total", "noise"}
+        The width before labels come in.
     scaled_errors, sigma, noise : arrays of shape (n, D) or None
         The errors, and both kinds of sigma, in units of the spread of each output. None where sigma is the only width:
         with a shape of each row, for constant outputs and in older files.
@@ -356,6 +358,7 @@ class RegressionCalibration(Calibration):
     ball_ratios: Floats
     is_signed: bool = field(default=True, kw_only=True)
     width: str = field(default="total", kw_only=True)
+    usual_width: str = field(default="total", kw_only=True)
     scaled_errors: Floats | None = field(default=None, kw_only=True)
     sigma: Floats | None = field(default=None, kw_only=True)
     noise: Floats | None = field(default=None, kw_only=True)
@@ -369,16 +372,18 @@ class RegressionCalibration(Calibration):
         spread: Floats,
         *,
         missed: Floats | None = None,
-        noise: Floats | None = None,
+        width: str = "total",
+        others: dict[str, Floats] | None = None,
     ) -> Self:
         """Make a calibration from residuals and sigmas (n, D), uncertainties (n,), spreads (D,) and shortfalls (n,).
 
-        With the noise (n, D), intervals can later be measured in its units; see `choose_width`.
+        `width` names the sigma. With `others`, those named "total" and "noise", labels can later choose between them.
         """
         residuals = _divide_errors(residual, sigma)
-        widths: dict[str, Any] = {}
-        if noise is not None and (spread > 0).all():
-            widths = {"scaled_errors": residual / spread, "sigma": sigma / spread, "noise": noise / spread}
+        widths: dict[str, Any] = {"width": width, "usual_width": width}
+        if others is not None and (spread > 0).all():
+            scaled = {"sigma": others["total"] / spread, "noise": others["noise"] / spread}
+            widths |= {"scaled_errors": residual / spread, **scaled}
         if residual.shape[1] == 1:
             error, ratios = np.abs(residual[:, 0]), np.abs(residuals[:, 0])
             return cls(uncertainty, error, residuals, ratios, missed=missed, **widths)
@@ -429,7 +434,7 @@ class RegressionCalibration(Calibration):
         if moved.scaled_errors is None or n_labels < N_LABELS_NEEDED:
             return moved
         latest = {name: each[-n_labels:] for name, each in moved._get_widths().items()}
-        return moved.use_width(choose_width(moved.scaled_errors[-n_labels:], latest))
+        return moved.use_width(choose_width(moved.scaled_errors[-n_labels:], latest, usual=self.usual_width))
 
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Return intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""

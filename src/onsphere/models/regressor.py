@@ -195,11 +195,14 @@ class RegressionPrediction(NamedTuple):
             domain.check(model, target)
         measured = RegressionCalibration.measure(
             residual=(target if domain is None else domain.to_scale(target)) - self.value,
-            sigma=self._get_interval_sigma(model),
+            sigma=self._get_interval_sigma(model, model._usual_width),
             uncertainty=self.uncertainty,
             spread=model.spread_,
             missed=self.missed,
-            noise=None if self.curves is not None else self._get_interval_sigma(model, "noise"),
+            width=model._usual_width,
+            others=None
+            if self.curves is not None
+            else {name: self._get_interval_sigma(model, name) for name in ("total", "noise")},
         )
         if domain is not None:  # errors are in the unit of the target
             measured = replace(measured, error=root_mean_square(target - domain.from_scale(self.value)))
@@ -207,7 +210,7 @@ class RegressionPrediction(NamedTuple):
             measured = replace(measured, residuals=model._shape.to_scores(measured.residuals, self.curves))
         return measured
 
-    def _get_interval_sigma(self, model: Any, width: str = "total") -> Floats:
+    def _get_interval_sigma(self, model: Any, width: str) -> Floats:
         """Return the sigma in whose units intervals are measured; see `onsphere.calibration.width`."""
         return pick_width(width, self.value, self.sigma, self.noise, model.spread_)
 
@@ -242,6 +245,11 @@ class RegressionMixin(DistributionMixin):
 
     def _has_classes(self, y: Any) -> bool:
         return False
+
+    @property
+    def _usual_width(self) -> str:
+        """The sigma in whose units errors are measured before labels come in; see `onsphere.calibration.width`."""
+        return "total" if self.domain_ is None or self.domain_.scale == "linear" else "noise"
 
     def _calibrate_sigma(self, sigma: Any) -> Any:
         """Return sigma times the factor that makes it fit the errors of the calibration rows, if there are any."""
@@ -630,7 +638,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         """Learn the shape of the errors of left-out rows."""
         _, value, sigma = self._read_table(left_out)
         measured: Any = frames.measure(numbers, value, sigma, center=self._center, spread=self.spread_)
-        total = measured.sigma + SIGMA_FLOOR * self.spread_
+        total = pick_width(self._usual_width, value, measured.sigma, measured.noise, self.spread_)
         residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
         return fit_shape(clip_inputs(numbers), residuals, value, total, shape=self._get_asked_shape())
 
@@ -697,8 +705,9 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     def _set_calibration(self, calibration: Any, **options: Any) -> None:
         super()._set_calibration(calibration, **options)
-        size = np.sqrt(np.mean(np.square(calibration.ratios), axis=0))
         has_curves = self._shape is not None and self._shape.trees is not None  # with which these are no ratios
+        ratios = calibration.ratios if has_curves else calibration.use_width("total").ratios
+        size = np.sqrt(np.mean(np.square(ratios), axis=0))
         self._sigma_factor = size if np.isfinite(size).all() and not has_curves else None
         n_rows, median = self._errors_at_fit or (0, 0.0)
         if min(n_rows, len(calibration)) >= _N_COMPARED and 2 * median < np.median(calibration.error):
