@@ -206,7 +206,7 @@ def test_a_booster_of_probabilities_and_one_for_many_classes():
     booster = LGBMClassifier(verbose=-1, **QUIET).fit(X[TRAIN], wet[TRAIN]).booster_
     model = HCMClassifier(booster).fit(X[HELD], wet[HELD])
     assert np.array_equal(model.predict(X[TEST]), booster.predict(X[TEST]) > 0.5)
-    with pytest.raises(InvalidInputError, match=r"expected 3 columns"):
+    with pytest.raises(InvalidInputError, match=r"each of the 3 classes of the labels, but got 2"):
         HCMClassifier(booster).fit(X[HELD], LABELS[HELD])
 
 

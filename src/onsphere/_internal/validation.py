@@ -31,6 +31,9 @@ from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraErr
 
 Floats = NDArray[np.float64]
 
+# Characters of another library's error that are passed on; a report of compilers and frames is longer.
+_LONGEST_MESSAGE = 500
+
 _TARGET_OPTIONS: dict[str, Any] = {"ensure_2d": False, "allow_nd": True, "dtype": np.float64}
 
 
@@ -143,9 +146,37 @@ def wrap_errors(prefix: str = "") -> Generator[None]:
 
 @contextmanager
 def wrap_backbone_errors(owner: object, backbone: object, task: str) -> Generator[None]:
-    """Raise errors of the backbone as ours, and say what it could not do."""
-    with wrap_errors(f"The backbone {type(backbone).__name__} of {type(owner).__name__} could not {task}: "):
+    """Raise errors of a backbone, of whatever type, as ours, and say what it could not do.
+
+    Parameters
+    ----------
+    owner : model, for errors
+    backbone : estimator, or str
+        What could not do it, or words for it such as "fitted Ridge".
+    task : str
+    """
+    what = backbone if isinstance(backbone, str) else f"backbone {type(backbone).__name__}"
+    try:
         yield
+    except (OnsphereError, MemoryError):
+        raise
+    except Exception as error:  # boosters and users' own functions raise any type
+        text = shorten_message(error)
+        if not isinstance(error, ValueError | TypeError):
+            text = f"{type(error).__name__}: {text}"
+        kind = InvalidTypeError if isinstance(error, TypeError) else InvalidInputError
+        raise kind(f"The {what} of {get_name(owner)} could not {task}: {text}") from error
+
+
+def shorten_message(error: Exception) -> str:
+    """Return the message of another library's error in one line, without its stack trace.
+
+    Examples
+    --------
+    >>> shorten_message(ValueError("label must be positive\\nStack trace:\\n  [bt] (0) lib.so"))
+    'label must be positive'
+    """
+    return " ".join(str(error).partition("Stack trace")[0].split())[:_LONGEST_MESSAGE]
 
 
 @contextmanager
@@ -178,6 +209,13 @@ def is_fitted_already(estimator: Any) -> bool:
         and not hasattr(estimator, "fit")
         and (hasattr(estimator, "predict") or callable(estimator))
     )
+
+
+def unfreeze(estimator: Any) -> Any:
+    """Return the model inside a FrozenEstimator, or the estimator itself."""
+    while isinstance(estimator, FrozenEstimator):
+        estimator = estimator.estimator
+    return estimator
 
 
 def is_frame(X: object) -> bool:

@@ -6,6 +6,11 @@ A backbone learns one table: the columns of the direction, then the magnitude an
 from __future__ import annotations
 
 import inspect
+import re
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -23,10 +28,11 @@ from onsphere._internal.validation import (
     is_frame,
     make_random_state,
     missing_frame_error,
+    unfreeze,
     wrap_backbone_errors,
 )
-from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.models.fitted import FittedModel
+from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
+from onsphere.models.fitted import FittedModel, is_fitted
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
@@ -41,6 +47,8 @@ __all__ = [
     "join_columns",
     "learns_several_columns",
     "make_default_backbone",
+    "name_backbone",
+    "point_to_tables",
     "predict_columns",
     "predicts_by_leaves",
     "prepare_backbone",
@@ -122,7 +130,8 @@ def get_input_tags(estimator: Any) -> tuple[bool, bool]:
     if isinstance(estimator, str) and estimator == "auto":
         return True, False
     if is_fitted_already(estimator):
-        return True, hasattr(estimator, "__sklearn_tags__") and get_tags(estimator).input_tags.sparse
+        model = unfreeze(estimator)
+        return True, hasattr(model, "__sklearn_tags__") and get_tags(model).input_tags.sparse
     if not hasattr(estimator, "__sklearn_tags__"):
         return False, False
     tags = get_tags(estimator).input_tags
@@ -136,8 +145,8 @@ def _check_and_clone(owner: object, estimator: Any) -> Any:
     if isinstance(estimator, type) or not (hasattr(estimator, "fit") and hasattr(estimator, "__sklearn_tags__")):
         raise InvalidTypeError(
             f"The 'estimator' parameter of {who} must be a regressor in the manner of scikit-learn, with fit, predict "
-            f"and get_params. Got {estimator!r} instead. Pass an instance, for example ExtraTreesRegressor(), or "
-            "derive your class from RegressorMixin and BaseEstimator."
+            "and get_params; 'auto'; or a model that is fitted already: a FrozenEstimator, a booster, a function of "
+            f"rows, or the name of a file that ends in .onnx. Got {estimator!r} instead. {_find_cure(estimator)}"
         )
     kind = get_tags(estimator).estimator_type
     if kind != "regressor":
@@ -146,7 +155,33 @@ def _check_and_clone(owner: object, estimator: Any) -> Any:
             f"Got {type(estimator).__name__}, a {kind or 'plain estimator'}. "
             "Pass the regressor of the same family, for example ExtraTreesRegressor()."
         )
+    if is_fitted(estimator) and get_tags(estimator).requires_fit:
+        warnings.warn(
+            f"The {type(estimator).__name__} given to {who} is fitted already, and a copy of it is fitted anew on the "
+            "rows given. Pass FrozenEstimator(model) to keep it as it is, or clone(model) to fit it without this "
+            "warning.",
+            OnsphereWarning,
+            stacklevel=7,
+        )
     return clone(estimator)
+
+
+def _find_cure(estimator: Any) -> str:
+    """Return what to pass in place of something that is no estimator."""
+    if isinstance(estimator, str | Path):
+        return "Load the file of another library with that library, and pass the model."
+    return (
+        "Pass an instance, for example ExtraTreesRegressor(), or derive your class from RegressorMixin and "
+        "BaseEstimator."
+    )
+
+
+def name_backbone(backbone: Any) -> str:
+    """Return words for a backbone, with the name of the class that its user wrote."""
+    learner = backbone.estimator if is_fitted_per_column(backbone) else backbone
+    if isinstance(learner, FittedModel):
+        return f"fitted {type(learner.model).__name__}" if hasattr(learner.model, "predict") else "function"
+    return f"backbone {type(learner).__name__}"
 
 
 def _fit_per_column(backbone: Any) -> Any:
@@ -274,6 +309,8 @@ def fit_backbone(
     A backbone whose `fit` has a parameter `column_layout` gets the arguments of `split_columns`, so that it can weigh
     the columns as the paper does.
     """
+    if layout is not None:
+        _check_takes_directions(owner, backbone)
     if columns.ndim > 1 and columns.shape[1] > 1 and not get_tags(backbone).target_tags.multi_output:
         backbone = _fit_per_column(backbone)
     last = _get_last_step(backbone)
@@ -295,49 +332,66 @@ def fit_backbone(
         options = {f"{last}__{name}": value for name, value in options.items()}
     if columns.ndim > 1 and columns.shape[1] == 1:  # a plain target
         columns = columns[:, 0]
+    with point_to_tables(X), wrap_backbone_errors(owner, name_backbone(backbone), "be fitted"):
+        return backbone.fit(X, columns, **options)
+
+
+@contextmanager
+def point_to_tables(X: Any) -> Generator[None]:
+    """Add to an error of ours what helps if X holds something else than numbers."""
     try:
-        with wrap_backbone_errors(owner, backbone, "be fitted"):
-            return backbone.fit(X, columns, **options)
-    except InvalidInputError as error:
-        hint = _find_hint(str(error), layout)
-        if not hint:
+        yield
+    except (InvalidInputError, InvalidTypeError) as error:
+        if has_only_numbers(X) if is_frame(X) else np.asarray(X).dtype.kind not in "OUS":
             raise
-        raise InvalidInputError(f"{error} {hint}") from error
+        raise type(error)(
+            f"{str(error).rstrip('.')}. For a table with text, categories or dates use onsphere.table.fit_table, or "
+            "put an encoder before the regressor in a Pipeline."
+        ) from error
 
 
-def _find_hint(problem: str, layout: dict[str, Any] | None) -> str:
-    """Return what helps against a known problem of a backbone, or ""."""
-    if "could not convert string" in problem:
-        return (
-            "For a table with text, categories or dates use onsphere.table.fit_table, or put an encoder before the "
-            "regressor in a Pipeline."
+# Losses whose targets must not be negative, in the words of scikit-learn, LightGBM, XGBoost and CatBoost.
+_POSITIVE_LOSS = re.compile("poisson|gamma|tweedie", re.IGNORECASE)
+
+
+def _check_takes_directions(owner: object, backbone: Any) -> None:
+    """Check that the loss of a backbone takes negative targets, as directions are; some would learn them wrongly."""
+    learner = get_learner(backbone)[1]
+    learner = learner.estimator if is_fitted_per_column(learner) else learner
+    params: dict[str, Any] = learner.get_params(deep=False)
+    losses = [type(learner).__name__, *(str(params.get(name)) for name in ("loss", "objective", "loss_function"))]
+    found = next((loss for loss in losses if _POSITIVE_LOSS.search(loss)), None)
+    if found is not None and params.get("power") != 0:
+        raise InvalidInputError(
+            f"The {name_backbone(backbone)} of {type(owner).__name__} cannot learn directions: with {found} no target "
+            "may be negative, and whatever the target, its directions are negative for some rows. Fit with "
+            "frames=('error', 'input'), which needs no directions."
         )
-    if "negative" in problem and layout is not None and layout["mean"]:
-        return (
-            "Whatever the target, its directions are negative for some rows. Fit with frames=('error', 'input'), which "
-            "needs no directions."
-        )
-    return ""
 
 
 def _check_takes_eval_set(owner: object, backbone: Any, layout: dict[str, Any] | None) -> None:
     """Check that a backbone can be fitted with rows to stop early by, whose targets are plain ones."""
     takes = "eval_set" in inspect.signature(backbone.fit).parameters
     if layout is not None or not takes:
-        why = "learns directions beside the value" if takes else "takes none in fit"
+        why = "learns directions beside the value, so it cannot use" if takes else "does not take"
         raise InvalidInputError(
-            f"The backbone {type(backbone).__name__} of {type(owner).__name__} {why}, so it cannot be fitted with an "
-            "eval_set. Use boosting of LightGBM, XGBoost or CatBoost for one output, not in a pipeline, and "
-            "frames='all' or ('error', 'input')."
+            f"The {name_backbone(backbone)} of {type(owner).__name__} {why} an eval_set in fit. Use boosting of "
+            "LightGBM, XGBoost or CatBoost for one output, not in a pipeline, and frames='all' or ('error', 'input')."
         )
 
 
 def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Floats:
     """Return the predictions of the backbone, a finite table with this many columns."""
-    with wrap_backbone_errors(owner, backbone, "predict"):
+    with wrap_backbone_errors(owner, name_backbone(backbone), "predict"):
         table = np.asarray(backbone.predict(X), dtype=np.float64)
         if table.ndim == 1 == n_columns:
             table = table[:, None]
+        if isinstance(backbone, FittedModel) and backbone.has_classes and table.shape[1] != n_columns:
+            raise ValueError(
+                f"expected a probability of each of the {n_columns} classes of the labels, but got {table.shape[1]} in "
+                "each row. Pass rows of all classes that it knows, or a fitted classifier that names its classes in "
+                "a FrozenEstimator."
+            )
         if table.ndim != 2 or table.shape[1] != n_columns:
             raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")
         if not np.isfinite(table).all():
@@ -412,7 +466,7 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         if self._frames is None or self._frames.n_steps is None:
             return None, predict_columns(self, self.estimator_, rows, n_columns)
         n_steps, encoder = self._frames.n_steps, self._frames.encoder
-        with wrap_backbone_errors(self, self.estimator_, "predict"):
+        with wrap_backbone_errors(self, name_backbone(self.estimator_), "predict"):
             numbers = encode_rows(self.estimator_, rows, n_steps, encoder)
         if n_steps == 0:
             return numbers, predict_columns(self, self.estimator_, rows, n_columns)

@@ -27,13 +27,14 @@ from onsphere.models.backbone import (
     BackboneModel,
     fit_backbone,
     join_columns,
+    point_to_tables,
     predict_columns,
     prepare_backbone,
     split_columns,
 )
 from onsphere.models.base import CalibratedModel
 from onsphere.models.choice import choose_for
-from onsphere.models.fitted import check_n_features, wrap_fitted
+from onsphere.models.fitted import FittedModel, check_features, wrap_fitted
 from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
 from onsphere.sphere import OneHot, geometry, scores
 from onsphere.sphere.geometry import Array, SphericalOutput
@@ -292,11 +293,12 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         labels = self._check_labels(y)
         check_same_length(rows, labels)
         if backbone is None:
-            chosen, self.candidates_ = choose_for(self, rows, labels, has_classes=True)
+            with point_to_tables(rows):
+                chosen, self.candidates_ = choose_for(self, rows, labels, has_classes=True)
             backbone = prepare_backbone(self, chosen, self.random_state)
         weights = check_sample_weight(sample_weight, rows)
         if fitted is not None:
-            check_n_features(self, fitted, rows)
+            check_features(self, fitted, rows)
             self._take_classes(fitted.model, labels)
         columns = join_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
@@ -334,13 +336,17 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         length = geometry.norm(outputs.direction)
         return ClassPrediction(
             label_index=outputs.direction.argmax(axis=1),
-            probabilities=mix_evenly(project_to_simplex(outputs.direction), novelty),
+            probabilities=mix_evenly(self._find_probabilities(outputs.direction), novelty),
             uncertainty=self._compute_uncertainty(outputs, novelty),
             details={"direction_norm": length, "magnitude": outputs.magnitude},
             noise=None if self._frames is None else np.maximum(1.0 - length, 0.0),
             novelty=novelty,
             missed=missed,
         )
+
+    def _find_probabilities(self, direction: Floats) -> Floats:
+        """Return the probabilities nearest to each direction; those of a fitted model are its own."""
+        return direction if isinstance(self.estimator_, FittedModel) else project_to_simplex(direction)
 
     def _get_ordinary(self) -> float | None:
         return None if self._frames is None else self._frames.ordinary

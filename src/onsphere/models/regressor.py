@@ -38,13 +38,14 @@ from onsphere.models.backbone import (
     get_learner,
     join_columns,
     learns_several_columns,
+    point_to_tables,
     predict_columns,
     prepare_backbone,
     split_columns,
 )
 from onsphere.models.choice import choose_for
 from onsphere.models.distributions import DistributionMixin
-from onsphere.models.fitted import FittedModel, check_n_features, wrap_fitted
+from onsphere.models.fitted import FittedModel, check_features, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
 from onsphere.models.noise import (
     N_ROWS_NEEDED,
@@ -512,7 +513,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         target = self._check_target(y)
         check_same_length(rows, target)
         if backbone is None:
-            chosen, self.candidates_ = choose_for(self, rows, target, has_classes=False)
+            with point_to_tables(rows):
+                chosen, self.candidates_ = choose_for(self, rows, target, has_classes=False)
             backbone = prepare_backbone(self, chosen, self.random_state)
         asked = self._resolve_frames(asked, backbone)
         weights = check_sample_weight(sample_weight, rows)
@@ -546,7 +548,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self._n_columns = learned.shape[1]
         self._errors_at_fit = self._sigma_factor = None
         if isinstance(backbone, FittedModel):
-            check_n_features(self, backbone, rows)
+            check_features(self, backbone, rows)
             self.estimator_ = backbone
         else:
             options = {"eval_set": self._eval_set}
