@@ -1,5 +1,7 @@
 """What users of scikit-learn expect: searches, routing, splitters, jobs, importances and nested parameters."""
 
+from typing import ClassVar
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -107,14 +110,127 @@ def test_weights_and_eval_set_are_routed():
 @pytest.mark.parametrize(
     ("backbone", "options", "message"),
     [
-        (Ridge(), {}, "takes none in fit"),
-        (make_pipeline(StandardScaler(), LGBMRegressor(verbose=-1)), {}, "takes none in fit"),
+        (Ridge(), {}, "does not take an eval_set in fit"),
+        (make_pipeline(StandardScaler(), LGBMRegressor(verbose=-1)), {}, "does not take an eval_set in fit"),
         (XGBRegressor(n_estimators=2), {"frames": "target"}, "learns directions beside the value"),
     ],
 )
 def test_an_eval_set_that_cannot_be_used(backbone, options, message):
     with pytest.raises(InvalidInputError, match=message):
         HCMRegressor(backbone, **options).fit(X, Y, eval_set=[(X, Y)])
+
+
+@pytest.mark.parametrize(
+    ("eval_set", "message"),
+    [
+        ([X], r"must be a pair \(X, y\), or a list"),
+        ([], r"must be a pair \(X, y\), or a list"),
+        ((X[:9, :3], Y[:9]), "rows of eval_set are not like those of fit: X has 3 features"),
+        ([(X[:9], Y[:8])], "rows of eval_set .* inconsistent numbers of samples"),
+        ([(X[:9], -Y[:9])], "rows of eval_set .* expected every target"),
+    ],
+)
+def test_rows_to_stop_early_by_are_checked(eval_set, message):
+    with pytest.raises(InvalidInputError, match=message):
+        HCMRegressor(LGBMRegressor(n_estimators=2, verbose=-1), domain=(0, None)).fit(X, Y, eval_set=eval_set)
+
+
+@pytest.mark.parametrize(
+    "boosted",
+    [
+        LGBMRegressor(n_estimators=3, verbose=-1, n_jobs=1, early_stopping_rounds=2),
+        XGBRegressor(n_estimators=3, n_jobs=1, early_stopping_rounds=2),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_one_pair_is_an_eval_set_and_nothing_is_printed(boosted, capfd):
+    one, several = (HCMRegressor(boosted).fit(X, Y, eval_set=given) for given in ((X[:99], Y[:99]), [(X[:99], Y[:99])]))
+    assert np.array_equal(one.predict(X), several.predict(X))
+    assert capfd.readouterr().out == ""
+
+
+class Spy(CatBoostRegressor):
+    """CatBoost that remembers the means of the targets it learns from, and of those it stops by."""
+
+    means: ClassVar = []
+
+    def fit(self, X, y, sample_weight=None, eval_set=None):
+        self.means.append((np.mean(y), np.mean(eval_set[0][1])))
+        return super().fit(X, y, eval_set=eval_set)
+
+
+def test_targets_to_stop_early_by_are_on_the_scale_of_the_domain():
+    skewed = np.exp(3 * (Y - Y.mean()) / Y.std())
+    backbone = Spy(iterations=2, verbose=0, thread_count=1, allow_writing_files=False)
+    model = HCMRegressor(backbone, domain="positive").fit(X, skewed, eval_set=[(X, skewed)])
+    assert model.domain_.scale == "log"
+    learned, stopped = Spy.means[-1]
+    assert learned == pytest.approx(stopped, abs=0.5)
+    assert np.mean(skewed) > 20
+
+
+def test_a_fitted_model_has_no_use_for_an_eval_set():
+    with pytest.raises(InvalidInputError, match=r"A fitted Ridge stays as it is.*Leave it out"):
+        HCMRegressor(FrozenEstimator(Ridge().fit(X, Y))).fit(X, Y, eval_set=(X, Y))
+
+
+def test_weights_are_routed_to_a_step_that_asks_for_them():
+    weights = np.where(Y > 150, 1.0, 0.1)
+    plain = HCMRegressor(make_pipeline(StandardScaler(), Ridge())).fit(X, Y, sample_weight=weights)
+    with config_context(enable_metadata_routing=True):
+        steps = make_pipeline(
+            StandardScaler().set_fit_request(sample_weight=False), Ridge().set_fit_request(sample_weight=True)
+        )
+        routed = HCMRegressor(steps).fit(X, Y, sample_weight=weights)
+    assert np.array_equal(routed.predict(X), plain.predict(X))
+
+
+def test_folds_by_group_need_the_groups():
+    groups = np.arange(len(Y)) // 50
+    model = HCMRegressor(Ridge(), calibration=GroupKFold(3)).fit(X, Y, groups=groups)
+    given = HCMRegressor(Ridge(), calibration=list(GroupKFold(3).split(X, Y, groups))).fit(X, Y)
+    assert np.array_equal(model.predict_interval(X), given.predict_interval(X))
+    with pytest.raises(InvalidInputError, match=r"cannot hold rows out without groups= in fit"):
+        HCMRegressor(Ridge(), calibration=GroupKFold(3)).fit(X, Y)
+    labels = (Y > 150).astype(int)
+    classes = HCMClassifier(ExtraTreesRegressor(**SMALL), calibration=GroupKFold(3)).fit(X, labels, groups=groups)
+    assert len(classes.calibration_) == len(Y)
+
+
+def test_a_number_of_folds_is_a_calibration():
+    model, expected = (HCMRegressor(Ridge(), calibration=given).fit(X, Y) for given in (3, KFold(3)))
+    assert np.array_equal(model.predict_interval(X), expected.predict_interval(X))
+
+
+def test_rows_in_both_parts_of_a_fold():
+    rows = np.arange(len(Y))
+    with pytest.raises(InvalidInputError, match="Got a row in both"):
+        HCMRegressor(Ridge(), calibration=[(rows, rows[:50])]).fit(X, Y)
+
+
+def test_catboost_with_a_list_of_categories_is_a_backbone():
+    frame = pd.DataFrame(X[:, :3], columns=list("abc")).assign(city=np.where(X[:, 1] > 0, "Rome", "Oslo"))
+    frame = frame.astype({"city": "category"})
+    boosted = CatBoostRegressor(
+        iterations=5, cat_features=["city"], verbose=0, thread_count=1, allow_writing_files=False, random_state=0
+    )
+    model = HCMRegressor(boosted, calibration=2, frames=("error", "input"))
+    assert len(cross_val_score(model, frame, Y, cv=2)) == 2
+    expected = CatBoostRegressor(**boosted.get_params()).fit(frame, Y).predict(frame)
+    assert np.array_equal(clone(model).fit(frame, Y).predict(frame), expected)
+    assert clone(model).frames == ("error", "input")
+
+
+class Uncopied(Ridge):
+    """A regressor that changes its parameter."""
+
+    def __init__(self, alpha=1.0):
+        self.alpha = [alpha]
+
+
+def test_what_scikit_learn_cannot_clone_is_its_own_error():
+    with pytest.raises(RuntimeError, match="Cannot clone"):
+        clone(HCMRegressor(Uncopied()))
 
 
 def test_importances_name_the_columns_behind_noise_and_novelty():

@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 
 # Characters of another library's error that are passed on; a report of compilers and frames is longer.
 _LONGEST_MESSAGE = 500
+# Characters of a value that cannot be used.
+_LONGEST_VALUE = 200
 
 _TARGET_OPTIONS: dict[str, Any] = {"ensure_2d": False, "allow_nd": True, "dtype": np.float64}
 
@@ -47,7 +49,10 @@ def get_name(owner: object) -> str:
 
 def parameter_error(owner: object, name: str, expected: str, got: object) -> InvalidInputError:
     """Make the error for a parameter that cannot be used."""
-    return InvalidInputError(f"The {name!r} parameter of {get_name(owner)} must be {expected}. Got {got!r} instead.")
+    shown = repr(got)
+    if len(shown) > _LONGEST_VALUE:  # a table, or an array
+        shown = f"{' '.join(shown.split())[:_LONGEST_VALUE]}…"
+    return InvalidInputError(f"The {name!r} parameter of {get_name(owner)} must be {expected}. Got {shown} instead.")
 
 
 def check_option(owner: object, name: str, value: object, options: Sequence[str]) -> None:
@@ -164,7 +169,9 @@ def wrap_backbone_errors(owner: object, backbone: object, task: str) -> Generato
         text = shorten_message(error)
         if not isinstance(error, ValueError | TypeError):
             text = f"{type(error).__name__}: {text}"
-        kind = InvalidTypeError if isinstance(error, TypeError) else InvalidInputError
+        kind = (
+            InvalidInputError if isinstance(error, ValueError) or not isinstance(error, TypeError) else InvalidTypeError
+        )
         raise kind(f"The {what} of {get_name(owner)} could not {task}: {text}") from error
 
 

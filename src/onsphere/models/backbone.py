@@ -10,11 +10,13 @@ import re
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from array_api_compat import array_namespace
+from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.utils import get_tags
 
@@ -37,6 +39,7 @@ from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
     "BackboneModel",
+    "clone_backbone",
     "encode_categories",
     "encode_rows",
     "find_table",
@@ -163,7 +166,17 @@ def _check_and_clone(owner: object, estimator: Any) -> Any:
             OnsphereWarning,
             stacklevel=7,
         )
-    return clone(estimator)
+    return clone_backbone(estimator)
+
+
+def clone_backbone(estimator: Any) -> Any:
+    """Return an unfitted copy, of CatBoost with lists in its parameters too, which scikit-learn cannot clone."""
+    try:
+        return clone(estimator)
+    except RuntimeError:
+        if type(estimator).__module__.partition(".")[0] != "catboost":
+            raise
+        return type(estimator)(**estimator.get_params())
 
 
 def _find_cure(estimator: Any) -> str:
@@ -324,11 +337,14 @@ def fit_backbone(
             options["eval_X"], options["eval_y"] = (tuple(part) for part in zip(*eval_set, strict=True))
         else:
             options["eval_set"] = eval_set
+        shows = inspect.signature(learner.fit).parameters.get("verbose")
+        if shows is not None and shows.default is True:  # XGBoost, which would print every round of every fit
+            options["verbose"] = False
     if weights is not None:
         wrapped = is_fitted_per_column(learner)
         check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
         options["sample_weight"] = weights
-    if last is not None:
+    if last is not None and not get_config()["enable_metadata_routing"]:  # with routing, each step asks for its own
         options = {f"{last}__{name}": value for name, value in options.items()}
     if columns.ndim > 1 and columns.shape[1] == 1:  # a plain target
         columns = columns[:, 0]
@@ -432,6 +448,18 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         tags.input_tags.allow_nan, tags.input_tags.sparse = get_input_tags(self.estimator)
         tags.target_tags.required = True
         return tags
+
+    def __sklearn_clone__(self) -> Any:
+        """Return an unfitted copy, of a model over CatBoost with lists in its parameters too; scikit-learn calls this."""
+        try:
+            return super().__sklearn_clone__()
+        except RuntimeError:
+            backbone = clone_backbone(self.estimator)
+            bare: Any = copy(self)
+            bare.estimator = None
+            fresh: Any = clone(bare)
+            fresh.estimator = backbone
+            return fresh
 
     def _is_auto(self) -> bool:
         return isinstance(self.estimator, str) and self.estimator == "auto"

@@ -147,7 +147,9 @@ class CalibratedModel:
     def _has_classes(self, y: Any) -> bool:
         """Return whether the targets y are classes."""
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, groups: ArrayLike | None = None
+    ) -> Self:
         """Fit the model and, depending on the parameter `calibration`, calibrate it on rows kept back.
 
         Parameters
@@ -156,6 +158,8 @@ class CalibratedModel:
         y : targets or labels of shape (n,), or targets of shape (n, D)
         sample_weight : array of shape (n,), optional
             For backbones that weigh their rows. Calibration counts every row once.
+        groups : array of shape (n,), optional
+            The group of each row, for a splitter as `calibration` that keeps groups together.
 
         Returns
         -------
@@ -173,10 +177,11 @@ class CalibratedModel:
             check_target_given(self, y)
             check_same_length(X, y)
             weights = check_sample_weight(sample_weight, X)
-            with wrap_errors(f"calibration={self.calibration!r} cannot hold rows out: "):
+            is_by_group = groups is None and "Group" in type(self.calibration).__name__
+            without = " without groups= in fit" if is_by_group else ""
+            with wrap_errors(f"calibration={self.calibration!r} cannot hold rows out{without}: "):
                 features, target = make_indexable(X), make_indexable(y)
-                splitter = self._make_splitter(target, fraction)
-                parts = list(splitter.split(np.zeros(len(np.asarray(target))), np.asarray(target)))
+                parts = self._split_rows(target, fraction, groups)
             if fraction == "cv" or len(parts) > 1:
                 self._fit_and_remember(X, y, sample_weight)
                 self._set_calibration(self._calibrate_on_folds(parts, features, target, weights), on_folds=True)
@@ -207,10 +212,24 @@ class CalibratedModel:
             return 0.2
         if isinstance(given, float | np.floating) and 0 < given < 1:
             return float(given)
-        if _is_splitter(given):
+        is_count = isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 1
+        if is_count or _is_splitter(given):
             return "given"
-        expected = "None, 'split', 'cv', a float in (0, 1), or a splitter or list of folds as in scikit-learn"
+        expected = "None, 'split', 'cv', a float in (0, 1), a number of folds, or a splitter or list of folds as in scikit-learn"
         raise parameter_error(self, "calibration", expected, given)
+
+    def _split_rows(self, target: Any, fraction: str | float, groups: Any) -> list[tuple[Any, Any]]:
+        """Return the rows to train on and those to calibrate on, for each of the folds."""
+        labels = np.asarray(target)
+        splitter = self._make_splitter(target, fraction)
+        given = (np.zeros(len(labels)), labels) if groups is None else (np.zeros(len(labels)), labels, groups)
+        parts = list(splitter.split(*given))
+        if any(len(np.intersect1d(kept, held)) for kept, held in parts):
+            raise InvalidInputError(
+                f"Expected folds (train, test) that share no rows as the 'calibration' of {type(self).__name__}. Got a "
+                "row in both. Errors on rows that were trained on are smaller than those to come: pass other folds."
+            )
+        return parts
 
     def _make_splitter(self, y: Any, fraction: str | float) -> Any:
         """Return a splitter of scikit-learn that holds out a share of the rows or, for "cv", each fold in turn."""

@@ -20,7 +20,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from onsphere._internal.row_hashes import make_indexable
 from onsphere._internal.validation import Floats
-from onsphere.models.backbone import fit_backbone, get_learner, is_fitted_per_column, predict_columns
+from onsphere.models.backbone import clone_backbone, fit_backbone, get_learner, is_fitted_per_column, predict_columns
 from onsphere.sphere import Lift
 from onsphere.sphere.geometry import Array, SphericalOutput
 
@@ -265,7 +265,7 @@ def _clone_chosen(backbone: Any) -> Any:
     if is_fitted_per_column(learner) and hasattr(learner.estimators_[0], "best_estimator_"):
         chosen = type(learner)(learner.estimators_[0].best_estimator_)
     if chosen is None:
-        return clone(backbone)
+        return clone_backbone(backbone)
     return clone(chosen if steps is None else Pipeline([*steps.steps, ("chosen", chosen)]))
 
 

@@ -20,6 +20,7 @@ from onsphere._internal.validation import (
     check_option,
     check_output_names,
     check_regression_target,
+    check_rows,
     check_same_length,
     check_sample_weight,
     is_fitted_already,
@@ -34,10 +35,13 @@ from onsphere.calibration.shape import SHAPES, Shape, fit_shape
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
     BackboneModel,
+    clone_backbone,
     fit_backbone,
+    get_input_tags,
     get_learner,
     join_columns,
     learns_several_columns,
+    name_backbone,
     point_to_tables,
     predict_columns,
     prepare_backbone,
@@ -473,7 +477,15 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, *, eval_set: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        eval_set: Any = None,
+    ) -> Self:
         """Fit the model and, depending on the parameter `calibration`, calibrate it on rows kept back.
 
         Parameters
@@ -482,7 +494,9 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         y : targets of shape (n,) or (n, D)
         sample_weight : array of shape (n,), optional
             For backbones that weigh their rows. Calibration counts every row once.
-        eval_set : list of (X, y), optional
+        groups : array of shape (n,), optional
+            The group of each row, for a splitter as `calibration` that keeps groups together.
+        eval_set : list of (X, y), or one (X, y), optional
             Further rows, for boosting of LightGBM, XGBoost or CatBoost that stops early by them.
 
         Returns
@@ -491,7 +505,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         """
         self._eval_set = eval_set
         try:
-            return super().fit(X, y, sample_weight)
+            return super().fit(X, y, sample_weight, groups=groups)
         finally:
             del self._eval_set
 
@@ -521,10 +535,35 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         has_target = "target" in asked
         self.domain_ = self._choose_domain(embedding, backbone, rows, target, weights, has_target=has_target)
         scaled = target if self.domain_ is None else self.domain_.to_scale(target)
-        columns, learned = self._fit_target(embedding, backbone, rows, scaled, weights, has_target=has_target)
+        eval_set = self._scale_eval_set(self.domain_)
+        given = (embedding, backbone, rows, scaled, weights, eval_set)
+        columns, learned = self._fit_target(*given, has_target=has_target)
         self._center = np.average(scaled, axis=0, weights=weights)
         self._shape = None
         self._frames = self._fit_frames(asked, rows, as_columns(scaled), columns, learned, weights)
+
+    def _scale_eval_set(self, domain: Domain | None) -> list[tuple[Any, Floats]] | None:
+        """Return the rows to stop early by, checked, with their targets on the scale of a domain."""
+        given: Any = self._eval_set
+        if given is None:
+            return None
+        pairs = [given] if isinstance(given, tuple) and not isinstance(given[0], tuple) else list(given)
+        if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            raise parameter_error("fit", "eval_set", "a pair (X, y), or a list of such pairs", given)
+        allow_nan, accept_sparse = get_input_tags(self.estimator)
+        scaled: list[tuple[Any, Floats]] = []
+        try:
+            for X, y in pairs:
+                rows = check_rows(self, X, fitting=False, allow_nan=allow_nan, accept_sparse=accept_sparse)
+                target = check_regression_target(self, y)
+                check_same_length(rows, target)
+                if domain is not None:
+                    domain.check(self, target)
+                    target = domain.to_scale(target)
+                scaled.append((rows, target))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"The rows of eval_set are not like those of fit: {error}") from error
+        return scaled
 
     def _fit_target(
         self,
@@ -533,6 +572,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         rows: Any,
         target: Floats,
         weights: Floats | None,
+        eval_set: Any,
         *,
         has_target: bool,
     ) -> tuple[Floats, Floats]:
@@ -549,9 +589,14 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         self._errors_at_fit = self._sigma_factor = None
         if isinstance(backbone, FittedModel):
             check_features(self, backbone, rows)
+            if eval_set is not None:
+                raise InvalidInputError(
+                    f"A {name_backbone(backbone)} stays as it is, so fit of {type(self).__name__} has no use for an "
+                    "eval_set. Leave it out, or pass the model without FrozenEstimator to fit it."
+                )
             self.estimator_ = backbone
         else:
-            options = {"eval_set": self._eval_set}
+            options = {"eval_set": eval_set}
             self.estimator_ = fit_backbone(self, backbone, rows, learned, weights, self._layout, **options)
         return columns, learned
 
@@ -576,9 +621,10 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         losses: list[float] = []
         for candidate in candidates:
             fresh: Any = clone(embedding)
-            given = (fresh, clone(backbone), rows, candidate.to_scale(target), weights)
+            options: Any = {"eval_set": self._scale_eval_set(candidate), "n_jobs": self.n_jobs}
+            given = (fresh, clone_backbone(backbone), rows, candidate.to_scale(target), weights, options["eval_set"])
             _, learned = self._fit_target(*given, has_target=has_target)
-            left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, n_jobs=self.n_jobs)
+            left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
             _, value, sigma = self._read_table(left_out[counted])
             sigma = SIGMA_FLOOR * self.spread_ + (np.zeros_like(value) if sigma is None else sigma)
             losses.append(measure_scale(candidate, value, sigma, as_columns(target)[counted]))
@@ -663,7 +709,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             left_out = predict_columns(self, self.estimator_, rows, self._n_columns)
             self._warn_about_known_rows((target - left_out)[counted])
         else:
-            options: dict[str, Any] = {"n_jobs": self.n_jobs, "eval_set": self._eval_set}
+            options: dict[str, Any] = {"n_jobs": self.n_jobs, "eval_set": self._scale_eval_set(self.domain_)}
             if not has_target and len(target) >= _MANY_ROWS:
                 options["n_folds"] = _N_FOLDS_OF_MANY
             try:
