@@ -169,9 +169,8 @@ def wrap_backbone_errors(owner: object, backbone: object, task: str) -> Generato
         text = shorten_message(error)
         if not isinstance(error, ValueError | TypeError):
             text = f"{type(error).__name__}: {text}"
-        kind = (
-            InvalidInputError if isinstance(error, ValueError) or not isinstance(error, TypeError) else InvalidTypeError
-        )
+        is_type = isinstance(error, TypeError) and not isinstance(error, ValueError)  # scikit-learn has errors of both
+        kind = InvalidTypeError if is_type else InvalidInputError
         raise kind(f"The {what} of {get_name(owner)} could not {task}: {text}") from error
 
 

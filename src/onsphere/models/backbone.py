@@ -450,7 +450,7 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         return tags
 
     def __sklearn_clone__(self) -> Any:
-        """Return an unfitted copy, of a model over CatBoost with lists in its parameters too; scikit-learn calls this."""
+        """Return an unfitted copy, over CatBoost with lists in its parameters too; scikit-learn calls this."""
         try:
             return super().__sklearn_clone__()
         except RuntimeError:

@@ -215,7 +215,7 @@ class CalibratedModel:
         is_count = isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 1
         if is_count or _is_splitter(given):
             return "given"
-        expected = "None, 'split', 'cv', a float in (0, 1), a number of folds, or a splitter or list of folds as in scikit-learn"
+        expected = "None, 'split', 'cv', a float in (0, 1), or folds as cv= of scikit-learn takes them"
         raise parameter_error(self, "calibration", expected, given)
 
     def _split_rows(self, target: Any, fraction: str | float, groups: Any) -> list[tuple[Any, Any]]:
