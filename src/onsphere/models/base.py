@@ -173,6 +173,7 @@ class CalibratedModel:
             self._drop_thresholds()
             if fraction is None:
                 self._fit_and_remember(X, y, sample_weight)
+                self._inspect_rows(X)
                 return self
             check_target_given(self, y)
             check_same_length(X, y)
@@ -190,7 +191,11 @@ class CalibratedModel:
                 self._fit_and_remember(*_take(kept, features, target, weights))
                 X_held, y_held = _take(held, features, target)
                 self._set_calibration(self._predict(X_held).calibrate(self, y_held))
+            self._inspect_rows(X)
         return self
+
+    def _inspect_rows(self, X: Any) -> None:
+        """Warn about rows given to fit that should not have been; those held out among them."""
 
     def _fit_and_remember(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._fit(X, y, sample_weight)

@@ -36,6 +36,7 @@ from onsphere.models.base import CalibratedModel
 from onsphere.models.choice import choose_for
 from onsphere.models.fitted import FittedModel, check_features, wrap_fitted
 from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
+from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.sphere import OneHot, geometry, scores
 from onsphere.sphere.geometry import Array, SphericalOutput
 
@@ -310,6 +311,9 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         if found is not None:
             input_frame = fit_novelty(self, found.table, columns, weights)[0]
             self._frames = Frames(found.n_steps, input_frame, encoder=found.encoder)
+
+    def _inspect_rows(self, X: Any) -> None:
+        warn_about_known_leaves(self.estimator_, X, stacklevel=3)
 
     def _make_fold(self) -> Any:
         return self._clone_chosen()

@@ -51,6 +51,7 @@ from onsphere.models.choice import choose_for
 from onsphere.models.distributions import DistributionMixin
 from onsphere.models.fitted import FittedModel, check_features, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
+from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.models.noise import (
     N_ROWS_NEEDED,
     SIGMA_FLOOR,
@@ -450,6 +451,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     _frames: Frames | None = None  # models of older files have none
     _eval_set: Any = None  # while it is being fitted
     _choices: tuple[Domain | None, str] | None = None  # of a fold: those of the model that it calibrates
+    _has_known_rows = False  # that a fitted model reproduces, as was warned about
     _errors_at_fit: tuple[int, float] | None = None  # of a fitted model: the number of rows, and their median error
 
     def __init__(
@@ -508,6 +510,10 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             return super().fit(X, y, sample_weight, groups=groups)
         finally:
             del self._eval_set
+
+    def _inspect_rows(self, X: Any) -> None:
+        if not self._has_known_rows:
+            warn_about_known_leaves(self.estimator_, X, stacklevel=4)
 
     def _make_fold(self) -> Any:
         fold = self._clone_chosen()
@@ -742,7 +748,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         """Warn if a fitted model reproduces most targets, as one does that was trained on these rows."""
         self._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
         share = float(np.mean(np.all(np.abs(error) <= _SAME * self.spread_, axis=1)))
-        if share > 0.5 and np.any(self.spread_ > 0):
+        self._has_known_rows = share > 0.5 and bool(np.any(self.spread_ > 0))
+        if self._has_known_rows:
             warnings.warn(
                 f"The fitted model reproduces the target of {share:.0%} of the rows exactly, so it was probably "
                 "trained on them. Errors on such rows are smaller than those to come. Fit on rows that it has not "

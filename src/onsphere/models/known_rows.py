@@ -1,0 +1,141 @@
+"""Rows that a fitted model of trees was trained on, told by its leaves: trees store how many rows grew each of them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsphere._internal.validation import Floats, is_frame
+from onsphere.errors import OnsphereWarning
+from onsphere.models.backbone import find_table, get_learner
+from onsphere.models.fitted import FittedModel
+
+__all__ = ["compute_p_value", "warn_about_known_leaves"]
+
+# New rows fill the leaves so evenly in one of ten thousand fits.
+_UNLIKELY = 1e-4
+
+
+def warn_about_known_leaves(backbone: Any, rows: Any, *, stacklevel: int) -> None:
+    """Warn if the backbone is a fitted model of trees, and rows fill its first tree as its training rows do."""
+    if not isinstance(backbone, FittedModel):
+        return
+    steps, learner = get_learner(backbone.model)
+    found = _count_leaves(learner, rows if steps is None else steps.transform(rows))
+    if found is not None and compute_p_value(*found) < _UNLIKELY:
+        warnings.warn(
+            f"The rows given to fit fill the leaves of the fitted {type(learner).__name__} just as the rows did that "
+            "it was trained on, so they are probably the same. Errors on such rows are smaller than those to come, and "
+            "intervals will be too narrow. Fit on rows that it has not seen.",
+            OnsphereWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def compute_p_value(given: NDArray[Any], trained: NDArray[Any]) -> float:
+    """Return how likely new rows are to fill leaves at least as evenly as these, of which there are so many.
+
+    Rows drawn like the training rows differ from their shares in the leaves by chance, as Pearson's statistic tells;
+    a large part of the training rows themselves differs by much less, and all of them not at all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> trained = np.array([30, 50, 20, 40, 60, 25, 35, 40])
+    >>> compute_p_value(trained, trained) < 1e-3, compute_p_value(trained[::-1], trained) < 1e-3
+    (True, False)
+    """
+    from scipy.stats import chi2
+
+    grown = trained > 0
+    expected = given.sum() * trained[grown] / trained.sum()
+    statistic = np.sum((given[grown] - expected) ** 2 / expected)
+    # Counts are whole numbers, which are equal by chance the more often the fewer leaves there are.
+    return float(chi2.cdf(statistic + len(expected) / given.sum(), max(len(expected) - 1, 1)))
+
+
+def _count_leaves(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
+    """Return how many rows reach each leaf of the first tree, and how many did in training; None for other models."""
+    library = type(learner).__module__.partition(".")[0]
+    count = {"lightgbm": _count_lightgbm, "xgboost": _count_xgboost, "catboost": _count_catboost}.get(library)
+    if count is None:
+        return _count_sklearn(learner, rows)
+    leaves, trained = count(learner, rows)
+    return np.bincount(leaves.astype(np.intp), minlength=len(trained)).astype(np.float64), trained
+
+
+def _count_lightgbm(model: Any, rows: Any) -> tuple[NDArray[Any], Floats]:
+    booster = getattr(model, "booster_", model)
+    trained: dict[int, float] = {}
+
+    def visit(node: dict[str, Any]) -> None:
+        if "leaf_index" in node:
+            trained[node["leaf_index"]] = node["leaf_count"]
+        for child in ("left_child", "right_child"):
+            if child in node:
+                visit(node[child])
+
+    visit(booster.dump_model(num_iteration=1)["tree_info"][0]["tree_structure"])
+    leaves = np.asarray(booster.predict(rows, pred_leaf=True, num_iteration=1))
+    return leaves.reshape(len(leaves), -1)[:, 0], _fill(trained)
+
+
+def _count_xgboost(model: Any, rows: Any) -> tuple[NDArray[Any], Floats]:
+    from xgboost import DMatrix
+
+    booster = (model.get_booster() if hasattr(model, "get_booster") else model)[:1]
+    trained: dict[int, float] = {}
+
+    def visit(node: dict[str, Any]) -> None:
+        if "leaf" in node:
+            trained[node["nodeid"]] = node["cover"]
+        for child in node.get("children", ()):
+            visit(child)
+
+    visit(json.loads(booster.get_dump(with_stats=True, dump_format="json")[0]))
+    leaves = booster.predict(DMatrix(rows, enable_categorical=is_frame(rows)), pred_leaf=True)
+    return leaves.reshape(len(leaves), -1)[:, 0], _fill(trained)
+
+
+def _count_catboost(model: Any, rows: Any) -> tuple[NDArray[Any], Floats]:
+    n_leaves = int(model.get_tree_leaf_counts()[0])
+    leaves = np.asarray(model.calc_leaf_indexes(rows, ntree_start=0, ntree_end=1))
+    return leaves[:, 0], np.asarray(model.get_leaf_weights()[:n_leaves], dtype=np.float64)
+
+
+def _count_sklearn(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    if isinstance(learner, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
+        return _count_hist(learner, rows)
+    first = np.ravel(getattr(learner, "estimators_", [learner]))[0]
+    if not hasattr(first, "tree_"):
+        return None
+    leaves = np.asarray(learner.apply(rows)).reshape(len(rows), -1)[:, 0].astype(np.intp)
+    trained = np.where(first.tree_.children_left < 0, first.tree_.n_node_samples, 0)
+    return np.bincount(leaves, minlength=len(trained)).astype(np.float64), trained.astype(np.float64)
+
+
+def _count_hist(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
+    found = find_table(learner, rows)
+    if found is None or learner._preprocessor is not None:  # which renumbers categories
+        return None
+    table, nodes = found[1], learner._predictors[0][0].nodes
+    place = np.zeros(len(table), dtype=np.intp)
+    while not nodes["is_leaf"][place].all():
+        values, node = table[np.arange(len(table)), nodes["feature_idx"][place]], nodes[place]
+        is_left = np.where(np.isnan(values), node["missing_go_to_left"] > 0, values <= node["num_threshold"])
+        place = np.where(node["is_leaf"] > 0, place, np.where(is_left, node["left"], node["right"]))
+    trained = np.where(nodes["is_leaf"], nodes["count"], 0)
+    return np.bincount(place, minlength=len(nodes)).astype(np.float64), trained.astype(np.float64)
+
+
+def _fill(trained: dict[int, float]) -> Floats:
+    """Return counts in the order of their leaves, 0 for the numbers of other nodes."""
+    counts = np.zeros(max(trained) + 1)
+    counts[list(trained)] = list(trained.values())
+    return counts
