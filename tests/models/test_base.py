@@ -398,7 +398,7 @@ def test_classes_too_rare_to_be_held_out_are_rejected(digits):
         HCMClassifier(forest()).fit(X[1:500], y[1:500]).calibrate(X[:5], rare[:5])
 
 
-@pytest.mark.parametrize("calibration", ["half", 0.0, 1.0, 2, True, [0.2], np.array([0.2, 0.3])], ids=str)
+@pytest.mark.parametrize("calibration", ["half", 0.0, 1.0, 1, True, [0.2], np.array([0.2, 0.3])], ids=str)
 def test_an_unknown_calibration_is_rejected(calibration):
     with pytest.raises(InvalidInputError, match="'calibration' parameter of HCMRegressor must be"):
         HCMRegressor(calibration=calibration).fit(np.eye(4), np.arange(4.0))

@@ -107,7 +107,7 @@ class OnnxModel(BaseEstimator):
 
     @property
     def place(self) -> int:
-        """Which of the outputs is the prediction."""
+        """The place of the prediction among the outputs."""
         kinds = [output.type for output in self._open().get_outputs()]
         usable = [place for place, kind in enumerate(kinds) if "float" in kind or "double" in kind]
         if not usable:
