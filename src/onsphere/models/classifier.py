@@ -313,7 +313,8 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
             self._frames = Frames(found.n_steps, input_frame, encoder=found.encoder)
 
     def _inspect_rows(self, X: Any) -> None:
-        warn_about_known_leaves(self.estimator_, X, stacklevel=3)
+        if isinstance(self.estimator_, FittedModel):
+            warn_about_known_leaves(self.estimator_.model, X, stacklevel=3)
 
     def _make_fold(self) -> Any:
         return self._clone_chosen()

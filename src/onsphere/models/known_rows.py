@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from onsphere._internal.validation import Floats, is_frame
 from onsphere.errors import OnsphereWarning
 from onsphere.models.backbone import find_table, get_learner
-from onsphere.models.fitted import FittedModel
 
 __all__ = ["compute_p_value", "warn_about_known_leaves"]
 
@@ -20,11 +19,9 @@ __all__ = ["compute_p_value", "warn_about_known_leaves"]
 _UNLIKELY = 1e-4
 
 
-def warn_about_known_leaves(backbone: Any, rows: Any, *, stacklevel: int) -> None:
-    """Warn if the backbone is a fitted model of trees, and rows fill its first tree as its training rows do."""
-    if not isinstance(backbone, FittedModel):
-        return
-    steps, learner = get_learner(backbone.model)
+def warn_about_known_leaves(model: Any, rows: Any, *, stacklevel: int) -> None:
+    """Warn if rows fill the first tree of a fitted model as its training rows do."""
+    steps, learner = get_learner(model)
     found = _count_leaves(learner, rows if steps is None else steps.transform(rows))
     if found is not None and compute_p_value(*found) < _UNLIKELY:
         warnings.warn(

@@ -512,8 +512,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             del self._eval_set
 
     def _inspect_rows(self, X: Any) -> None:
-        if not self._has_known_rows:
-            warn_about_known_leaves(self.estimator_, X, stacklevel=4)
+        if isinstance(self.estimator_, FittedModel) and not self._has_known_rows:
+            warn_about_known_leaves(self.estimator_.model, X, stacklevel=4)
 
     def _make_fold(self) -> Any:
         fold = self._clone_chosen()
@@ -536,7 +536,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             with point_to_tables(rows):
                 chosen, self.candidates_ = choose_for(self, rows, target, has_classes=False)
             backbone = prepare_backbone(self, chosen, self.random_state)
-        asked = self._resolve_frames(asked, backbone)
+        asked = self._resolve_frames(asked, backbone, embedding)
         weights = check_sample_weight(sample_weight, rows)
         has_target = "target" in asked
         self.domain_ = self._choose_domain(embedding, backbone, rows, target, weights, has_target=has_target)
@@ -636,21 +636,28 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             losses.append(measure_scale(candidate, value, sigma, as_columns(target)[counted]))
         return pick_scale(candidates, losses)
 
-    def _resolve_frames(self, asked: set[str], backbone: Any) -> set[str]:
+    def _resolve_frames(self, asked: set[str], backbone: Any, embedding: RegressionEmbedding) -> set[str]:
         """Return the frames to fit: the target's too, unless the backbone predicts the value alone.
 
         Columns of a direction that are fitted one by one overshoot the sphere, so that "all" leaves them out; the noise
         is then the error frame's. A score, decoder or embedding of the target frame asks for it.
         """
-        is_default = self.decoder == "mean" and self.uncertainty_score in ("auto", "total") and self.embedding == "lift"
+        needs_target = {
+            "frames": self.frames != "all" and "target" in asked,
+            "decoder": self.decoder != "mean",
+            "uncertainty_score": self.uncertainty_score not in ("auto", "total"),
+            "embedding": repr(embedding) != repr(Lift()),
+        }
+        named = next((name for name, is_needed in needs_target.items() if is_needed), None)
         is_fitted = isinstance(backbone, FittedModel)
-        if is_fitted and not (is_default and asked >= {"error"} and (self.frames == "all" or "target" not in asked)):
+        if is_fitted and (named is not None or "error" not in asked):
+            has = "has no target frame" if named is not None else "has its sigma from the error frame"
             raise InvalidInputError(
-                f"A fitted {type(backbone.model).__name__} predicts the value alone, so {type(self).__name__} can give "
-                "it an error and an input frame, and no target frame. Got frames, score, decoder or embedding of a "
-                "target frame. Leave them at their defaults, or pass the model without FrozenEstimator to fit it."
+                f"A {name_backbone(backbone)} predicts the value alone, so it {has}. Got "
+                f"{named or 'frames'}={getattr(self, named or 'frames')!r}. Leave it at its default, or pass the model "
+                "without FrozenEstimator to fit it."
             )
-        if self.frames == "all" and is_default and (is_fitted or not learns_several_columns(backbone)):
+        if self.frames == "all" and named is None and (is_fitted or not learns_several_columns(backbone)):
             return asked - {"target"}
         return asked if "error" in asked else asked | {"target"}
 
@@ -762,14 +769,14 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         super()._set_calibration(calibration, **options)
         has_curves = self._shape is not None and self._shape.trees is not None  # with which these are no ratios
         ratios = calibration.ratios if has_curves else calibration.use_width("total").ratios
-        size = np.sqrt(np.mean(np.square(ratios), axis=0))
+        size = np.sqrt(np.average(np.square(ratios), axis=0, weights=calibration.weights))
         self._sigma_factor = size if np.isfinite(size).all() and not has_curves else None
         n_rows, median = self._errors_at_fit or (0, 0.0)
         if min(n_rows, len(calibration)) >= _N_COMPARED and 2 * median < np.median(calibration.error):
             warnings.warn(
                 "The errors of the fitted model on the rows given to fit are less than half of those on the "
-                "calibration rows, so it was probably trained on the former. Its noise is too small there, and not to "
-                "be relied on: fit on rows that the model has not seen.",
+                "calibration rows, so it was probably trained on the rows given to fit. Noise learned from them is too "
+                "small: fit on rows that the model has not seen.",
                 OnsphereWarning,
                 stacklevel=4,
             )
