@@ -42,6 +42,7 @@ from onsphere import (
 from onsphere.export.parity import _find_tied_leaves
 from onsphere.models import noise
 from onsphere.models.fitted import wrap_fitted
+from onsphere.sphere import Lift
 
 QUIET = {"n_estimators": 15, "n_jobs": 1}
 
@@ -237,10 +238,36 @@ def test_rows_with_other_columns_than_the_model_was_trained_on(name):
         HCMRegressor(FITTED[name][0]).fit(X[HELD, :3], Y[HELD])
 
 
-@pytest.mark.parametrize("options", [{"frames": "target"}, {"embedding": "torus"}, {"uncertainty_score": "distance"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"frames": "target"}, {"embedding": "torus"}, {"uncertainty_score": "distance"}, {"decoder": "product"}],
+    ids=str,
+)
 def test_a_fitted_model_has_no_target_frame(options):
-    with pytest.raises(InvalidInputError, match=r"no target frame"):
+    ((name, value),) = options.items()
+    with pytest.raises(InvalidInputError, match=rf"has no target frame. Got {name}='{value}'"):
         HCMRegressor(FITTED["LightGBM"][0], **options).fit(X[HELD], Y[HELD])
+
+
+def test_a_fitted_model_needs_the_error_frame():
+    with pytest.raises(InvalidInputError, match=r"sigma from the error frame. Got frames=\('input',\)"):
+        HCMRegressor(FITTED["LightGBM"][0], frames=("input",)).fit(X[HELD], Y[HELD])
+
+
+def test_the_default_embedding_may_be_written_out():
+    named, written = (HCMRegressor(FITTED["LightGBM"][0], embedding=each) for each in ("lift", Lift()))
+    expected = named.fit(X[HELD], Y[HELD]).predict_sigma(X[TEST])
+    assert np.array_equal(written.fit(X[HELD], Y[HELD]).predict_sigma(X[TEST]), expected)
+
+
+def test_the_level_of_sigma_is_weighted_like_the_intervals():
+    model = HCMRegressor(FITTED["LightGBM"][0]).fit(X[HELD], Y[HELD])
+    error = np.abs(Y[TEST] - model.predict(X[TEST]))
+    plain, weighted = (
+        model.calibrate(X[TEST], Y[TEST], sample_weight=weights).predict_sigma(X[TEST])
+        for weights in (None, 0.01 + error**2)
+    )
+    assert (weighted > 1.1 * plain).all()
 
 
 def test_rows_that_the_model_was_trained_on():
