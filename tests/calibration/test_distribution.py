@@ -183,11 +183,6 @@ def test_levels_outside_zero_and_one_are_rejected(q):
         NINE.quantiles(q)
 
 
-def test_a_level_that_needs_more_rows_says_so():
-    with pytest.raises(InvalidInputError, match="needs at least 99 calibration rows"):
-        NINE.quantiles(0.99)
-
-
 @pytest.mark.parametrize(
     ("y", "got"), [([1.0, 2.0, 3.0], r"shape \(3,\)"), (np.nan, "NaN"), ("a", "shape"), ([1.0, np.nan], "NaN")]
 )
@@ -201,3 +196,25 @@ def test_other_options_are_rejected():
         NINE.interval(tails="left")
     with pytest.raises(InvalidInputError, match="'n' parameter of sample"):
         NINE.sample(0)
+
+
+def test_too_few_rows_for_a_tail_or_a_level_are_said_so():
+    with pytest.raises(
+        InvalidInputError, match=r"Both tails of intervals with a coverage of 0\.9 need 19 or more .* 9\."
+    ):
+        NINE.interval(0.9, tails="equal")
+    with pytest.raises(InvalidInputError, match=r"A quantile of the level 0\.95 needs 19 or more .* Got 9\."):
+        NINE.quantiles([0.5, 0.95])
+    assert NINE.interval(0.8, tails="equal").shape == (2, 2)
+
+
+def test_the_shortest_interval_needs_no_more_rows_than_the_one_with_equal_tails():
+    """Errors are longer above, so all misses belong there; of nine rows, one side gets a tenth at least."""
+    knots = np.sort(rng.exponential(size=(1, 25)), axis=1) + 1e-3 * np.arange(25)
+    shape = Shape(knots, np.zeros(1), np.ones(1), None, 1.0)
+    skewed = replace(NINE, shape=shape)
+    for coverage, tails in [(0.8, "equal"), (0.7, "shortest"), (0.8, "shortest")]:
+        low, high = skewed.interval(coverage, tails=tails).T
+        assert (low < high).all()
+    np.testing.assert_array_equal(skewed.interval(0.8, tails="shortest"), skewed.interval(0.8, tails="equal"))
+    assert np.ptp(skewed.interval(0.7, tails="shortest"), axis=1).max() <= np.ptp(skewed.interval(0.8), axis=1).max()

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -181,10 +182,15 @@ def test_time_must_not_go_backwards():
 def test_times_are_numbers_or_dates_and_none_is_missing():
     days = np.array(["1970-01-02", "1970-01-03"], dtype="datetime64[D]")
     assert OnlineCoverage().check_time(days, 2).last_time == 2 * 86400
+    for zone in (None, "UTC", "Europe/Vienna"):
+        hours = pd.date_range("1970-01-02 12:00", periods=2, freq="h", tz=zone)
+        expected = 86400 + 13 * 3600 - 3600 * (zone == "Europe/Vienna")
+        assert OnlineCoverage().check_time(hours, 2).last_time == expected
     for wrong, words in [
         (["monday", "friday"], "numbers or dates. Got <U6"),
         ([1.0, np.nan], "none in row 1"),
         (np.array(["2026-01-01", "NaT"], dtype="datetime64[D]"), "none in row 1"),
+        (pd.DatetimeIndex(["2026-01-01", None], tz="UTC"), "none in row 1"),
         ([1.0], r"each of the 2 rows\. Got the shape \(1,\)"),
     ]:
         with pytest.raises(InvalidInputError, match=words):

@@ -225,6 +225,9 @@ def test_distributions_need_a_calibration_and_known_options():
         HCMRegressor(Ridge(), shape="round").fit(X, y)
     with pytest.raises(InvalidInputError, match="'tails' parameter of assess"):
         model.assess(X, tails="left")
+    for wrong in ([], "a", [2, 0.9]):
+        with pytest.raises(InvalidInputError, match="'coverage' parameter of predict_interval"):
+            model.predict_interval(X, coverage=wrong)
     with pytest.raises(InvalidInputError, match="'tails' parameter of predict_interval"):
         model.calibrate(*draw_counts(60, 1)).predict_interval(X, tails="left")
 

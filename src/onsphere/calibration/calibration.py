@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_option
-from onsphere.calibration.conformal import conformal_quantile, set_scores
+from onsphere.calibration.conformal import conformal_quantile, rows_needed, set_scores
 from onsphere.calibration.density_ratio import ShiftWeights, compute_effective_size
 from onsphere.calibration.groups import WHOLE, Groups
 from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_ceiling, find_stretch
@@ -166,6 +166,11 @@ class Calibration:
             return self.shift.effective_size
         return float(len(self)) if self.weights is None else compute_effective_size(self.weights)
 
+    @property
+    def _n_equal(self) -> float:
+        """The number of rows, in units of the heaviest."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum() / self.weights.max())
+
     def take(self, rows: Any) -> Self:
         """Return the calibration of some rows: a mask or a list of indices."""
         columns = {column.name: getattr(self, column.name) for column in fields(self)}
@@ -247,10 +252,8 @@ class Calibration:
         heaviest = None if self.weights is None else float(self.weights.max())
         factor = 1.0
         if self.online is not None:
-            n_effective = len(self) if self.weights is None else float(self.weights.sum() / self.weights.max())
-            coverage, factor = find_stretch(
-                self.online.find_level(coverage, column=column, part=self.part), n_effective
-            )
+            level = self.online.find_level(coverage, column=column, part=self.part)
+            coverage, factor = find_stretch(level, self._n_equal)
         limit = conformal_quantile(scores, coverage, weights=self.weights, new_weight=heaviest)
         return limit if factor == 1.0 else limit + (factor - 1.0) * np.abs(limit)
 
@@ -468,18 +471,36 @@ class RegressionCalibration(Calibration):
             return -half, half
         self.check_signs()
         miss = (1.0 - coverage) / (n_outputs if simultaneous else 1)
+        if self.online is None and 0.5 * miss * (self._n_equal + 1.0) < 1.0 - 1e-9:
+            raise InvalidInputError(
+                f"Both tails of intervals with a coverage of {coverage:g} need {rows_needed(1.0 - 0.5 * miss)} or more "
+                f"calibration rows. Got {self._n_equal:.4g}. Calibrate on more rows, ask for less coverage, or use "
+                "tails='symmetric'."
+            )
         ends: list[list[Any]] = [[], []]
         for scores, share in zip(self.residuals.T, np.broadcast_to(share_below, n_outputs), strict=True):
             column = 1 + 2 * len(ends[0])
-            ends[0].append(-self.find_limit(-scores, 1.0 - miss * float(share), column=column))
-            ends[1].append(self.find_limit(scores, 1.0 - miss * (1.0 - float(share)), column=column + 1))
+            below = self._limit_share(float(share), miss)
+            ends[0].append(-self.find_limit(-scores, 1.0 - miss * below, column=column))
+            ends[1].append(self.find_limit(scores, 1.0 - miss * (1.0 - below), column=column + 1))
         # Over time each end follows its own misses, so that they may pass each other.
         lower, upper = np.sort([np.stack(end, axis=-1) for end in ends], axis=0)
         return _widen_slightly(lower, outwards=-1.0), _widen_slightly(upper, outwards=1.0)
 
+    def _limit_share(self, share: float, miss: float) -> float:
+        """Return the share of the misses below nearest to the one asked for that so many rows can give."""
+        least = min(1.0 / (miss * (self._n_equal + 1.0)), 0.5)
+        return min(max(share, least), 1.0 - least)
+
     def find_quantile_scores(self, levels: Sequence[float] | Floats) -> Floats:
         """Return the scores of the quantiles at these levels, (Q, D)."""
         self.check_signs()
+        highest = float(np.max(levels))
+        if self.online is None and (1.0 - highest) * (self._n_equal + 1.0) < 1.0 - 1e-9:
+            raise InvalidInputError(
+                f"A quantile of the level {highest:g} needs {rows_needed(highest)} or more calibration rows. Got "
+                f"{self._n_equal:.4g}. Calibrate on more rows, or ask for a lower level."
+            )
         columns = [
             [self.find_limit(scores, float(level), column=2 + 2 * output) for level in levels]
             for output, scores in enumerate(self.residuals.T)

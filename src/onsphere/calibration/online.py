@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -289,7 +290,11 @@ class OnlineCoverage:
         return self._follow(coverage, 0).covered
 
     def compute_rolling_coverage(self, coverage: float, *, n_rows: int = 500) -> Floats:
-        """Return the share covered among each `n_rows` labels in a row, of the latest; of all, if they are fewer."""
+        """Return the share covered among each `n_rows` labels in a row, of the latest; of all, if they are fewer.
+
+        Labels are compared with the interval that stands when they come in. If they come late, the interval that was
+        given with the answer was an older one, and may have covered less.
+        """
         check_number("compute_rolling_coverage", "n_rows", n_rows, above=1, closed="left", whole=True)
         covered = self.find_covered(coverage)
         if len(covered) == 0:
@@ -329,7 +334,9 @@ class OnlineCoverage:
 def _to_moments(time: Any) -> Floats:
     """Return times as floats: numbers as they are, dates as seconds since 1970; a missing one is an error."""
     values = np.asarray(time)
-    if values.dtype.kind == "M":
+    if values.dtype.kind == "O" and all(isinstance(each, datetime) for each in values.flat):  # with a zone, or without
+        moments = np.array([_to_seconds(each) for each in values.flat]).reshape(values.shape)
+    elif values.dtype.kind == "M":
         moments = np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)
     elif values.dtype.kind in "iuf":
         moments = values.astype(np.float64)
@@ -342,3 +349,10 @@ def _to_moments(time: Any) -> Floats:
         row = int(np.flatnonzero(~np.isfinite(moments))[0])
         raise InvalidInputError(f"Expected a time in every row. Got none in row {row}. Fill it in, or drop the row.")
     return moments
+
+
+def _to_seconds(moment: datetime) -> float:
+    """Return the seconds since 1970, NaN if it is missing; without a zone, a moment counts as UTC."""
+    if moment != moment:  # pandas' NaT
+        return math.nan
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

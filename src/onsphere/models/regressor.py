@@ -336,6 +336,8 @@ class RegressionMixin(DistributionMixin):
         many of these
         """
         if isinstance(coverage, Sequence | np.ndarray):
+            if len(coverage) == 0 or isinstance(coverage, str):
+                raise parameter_error("predict_interval", "coverage", "a number in (0, 1), or several", coverage)
             options: Any = {"simultaneous": simultaneous, "tails": tails, "groups": groups}
             return np.stack([self.predict_interval(X, coverage=float(each), **options) for each in coverage])
         check_number("predict_interval", "coverage", coverage, above=0, below=1)
