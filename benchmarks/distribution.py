@@ -201,6 +201,12 @@ def main():
                 ]
                 print(name, label, *figures)
         return
+    report(runs, seeds, methods)
+
+
+def report(runs, seeds, methods):
+    """Compare the methods over all sets and write the results."""
+    names = list(runs)
     rows, wins = [], {}
     rivals = [label for label in methods if label != "HCM"]
     best, ratios = {}, {}
@@ -208,13 +214,10 @@ def main():
         means = {label: summarize(runs, label, figure) for label in methods}
         best[figure] = min(rivals, key=lambda label: np.mean(np.log(means[label])))
         ratios[figure] = means["HCM"] / means[best[figure]]
-        errors = np.array(
-            [
-                np.std([run["HCM"][figure] - min(run[label][figure] for label in rivals) for run in runs[name]], ddof=1)
-                / len(seeds) ** 0.5
-                for name in names
-            ]
+        gaps = np.array(
+            [[run["HCM"][figure] - min(run[label][figure] for label in rivals) for run in runs[name]] for name in names]
         )
+        errors = gaps.std(axis=1, ddof=1) / len(seeds) ** 0.5 if len(seeds) > 1 else np.zeros(len(names))
         least = np.min([means[label] for label in rivals], axis=0)
         wins[figure] = int(np.sum(means["HCM"] <= least + errors))
     for place, name in enumerate(names):

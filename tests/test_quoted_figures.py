@@ -6,12 +6,15 @@ import json
 import re
 from itertools import islice
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+tables = SimpleNamespace(**run_path(str(DOCS / "tables.py")))
 NUMBER = re.compile(r"−?(?:\d+(?:\.\d+)?|\.\d+)")
 CODE = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 
@@ -180,18 +183,6 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
             ("(../results/uci.md) measures", pick_claim("uci", "90 % intervals of HCM Lift", "", scale=100)),
             ("at once hold", pick_claim("industrial", "90 % boxes of HCM Lift", "", scale=100)),
         ],
-        "guide/coverage.md": [
-            *(
-                (f"| {title}: {name} |", pick("online", column, method=method))
-                for title, column in (("worst 500", "worst rolling"), ("Winkler", "Winkler"))
-                for name, method in (
-                    ("fixed", "fixed"),
-                    ("online (DtACI)", "online (DtACI)"),
-                    ("MAPIE's ACI", "MAPIE's ACI, γ 0.05"),
-                )
-            ),
-            ("score; the", pick_range("online", "infinite", method="MAPIE's ACI, γ 0.05", scale=100)),
-        ],
         "guide/faq.md": [
             ("missed the noise by", pick_methods("toy", *shifted, measure=error, scale=100)),
             ("clean ones with an AUROC of", pick_frames("AUROC, noise 1", "network", "ensemble")),
@@ -324,3 +315,18 @@ def test_figures_round_the_committed_results(page):
             assert float(match[0].replace("−", "-")) == round(value, n_digits), f"{words} {match[0]}: {value}"
         text = text[:start] + text[found[-1].end() :]
     assert re.findall(r"(?<![\w.])−?\.\d+", text) == NOT_RESULTS.get(page, [])
+
+
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_tables_of_the_guide_are_those_of_the_results(page):
+    assert tables.fill_tables(page) == (DOCS / page).read_text(), "Run python docs/tables.py."
+
+
+def test_a_table_shows_every_method_and_the_means():
+    row = {"set": "wine", "HCM crps": 0.4, "forest crps": 0.5, "HCM winkler": 3.0, "forest winkler": 4.0}
+    means = {f"geometric_mean_of_{figure}_ratios": 0.8 for figure in ("crps", "winkler")}
+    rivals = {f"best_rival_by_{figure}": "forest" for figure in ("crps", "winkler")}
+    wins = {f"best_or_within_one_standard_error_by_{figure}": 1 for figure in ("crps", "winkler")}
+    text = tables.make_distribution_table({"rows": [row | {"ratio crps": 0.8}], **means, **rivals, **wins})
+    assert "| wine | 0.400 / 3.00 | 0.500 / 4.00 |" in text
+    assert "0.80 times as large (forest)" in text

@@ -1,0 +1,73 @@
+"""Write the tables of guide pages from the results of benchmarks: `python docs/tables.py` after a new run.
+
+A table stands between `<!-- NAME -->` and `<!-- end of NAME -->`, where NAME is that of the results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PAGES", "fill_tables"]
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+PAGES = ("guide/coverage.md", "guide/distribution.md")
+PLACE = re.compile(r"<!-- (\w+) -->\n.*?<!-- end of \1 -->", flags=re.DOTALL)
+
+
+def fill_tables(page: str) -> str:
+    """Return the text of a page with its tables as the results say."""
+    return PLACE.sub(lambda found: make_place(found[1]), (DOCS / page).read_text())
+
+
+def make_place(name: str) -> str:
+    path = RESULTS / f"{name}.json"
+    table = f"\n{TABLES[name](json.loads(path.read_text()))}\n\n" if path.is_file() else ""
+    return f"<!-- {name} -->\n{table}<!-- end of {name} -->"
+
+
+def make_online_table(result: dict[str, Any]) -> str:
+    streams = list(dict.fromkeys(row["stream"] for row in result["rows"]))
+    methods = list(dict.fromkeys(row["method"] for row in result["rows"]))
+    figures = {(row["stream"], row["method"]): row for row in result["rows"]}
+    shown = {
+        key: f"{row['worst rolling']:.2f} / {row['Winkler']:.2f} / {row['infinite']:.1%}"
+        for key, row in figures.items()
+    }
+    body = [[method, *(shown[stream, method] for stream in streams)] for method in methods]
+    return join_rows(["worst 500 / Winkler / infinite", *streams], body)
+
+
+def make_distribution_table(result: dict[str, Any]) -> str:
+    methods = [
+        name.removesuffix(" crps") for name in result["rows"][0] if name.endswith(" crps") and "ratio" not in name
+    ]
+    body = [
+        [row["set"], *(f"{row[f'{method} crps']:.3f} / {row[f'{method} winkler']:.2f}" for method in methods)]
+        for row in result["rows"]
+    ]
+    means = [result[f"geometric_mean_of_{figure}_ratios"] for figure in ("crps", "winkler")]
+    rivals = [result[f"best_rival_by_{figure}"] for figure in ("crps", "winkler")]
+    wins = [result[f"best_or_within_one_standard_error_by_{figure}"] for figure in ("crps", "winkler")]
+    return (
+        "## Against others\n\nTen sets, and three settings for each method to choose from on its training rows; see\n"
+        f"[the benchmark](../benchmarks/distribution.md).\n\n{join_rows(['CRPS / Winkler', *methods], body)}\n\n"
+        f"Against the best single rival over all sets, HCM's CRPS is {means[0]:.2f} times as large ({rivals[0]}) and "
+        f"its Winkler score\n{means[1]:.2f} times ({rivals[1]}), as geometric means. It is best, or within one "
+        f"standard error of the best, on {wins[0]} and\n{wins[1]} of {len(body)} sets."
+    )
+
+
+def join_rows(head: list[str], body: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in [head, *body]]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+TABLES = {"online": make_online_table, "distribution": make_distribution_table}
+
+if __name__ == "__main__":
+    for page in PAGES:
+        (DOCS / page).write_text(fill_tables(page))
