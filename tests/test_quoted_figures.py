@@ -327,6 +327,10 @@ def test_a_table_shows_every_method_and_the_means():
     means = {f"geometric_mean_of_{figure}_ratios": 0.8 for figure in ("crps", "winkler")}
     rivals = {f"best_rival_by_{figure}": "forest" for figure in ("crps", "winkler")}
     wins = {f"best_or_within_one_standard_error_by_{figure}": 1 for figure in ("crps", "winkler")}
-    text = tables.make_distribution_table({"rows": [row | {"ratio crps": 0.8}], **means, **rivals, **wins})
+    text = tables.make_distribution_table(
+        {"rows": [row | {"ratio crps": 0.8}], "n_splits": 3, **means, **rivals, **wins}
+    )
     assert "| wine | 0.400 / 3.00 | 0.500 / 4.00 |" in text
     assert "0.80 times as large (forest)" in text
+    assert "random splits: 3" in text
+    assert "within one standard error" in text
