@@ -241,13 +241,14 @@ def report(runs, seeds, methods):
     record(
         "distribution",
         about=f"CRPS (twice the pinball loss over the levels .05, .10, …, .95) and Winkler score of equal-tailed 90 % "
-        f"intervals, both over std(y), lower is better; mean of {len(seeds)} random 60/20/20 split(s). Sets of more than "
-        f"{MOST_ROWS} rows were cut to that many at random. HCM is HCMRegressor(domain='auto', shape='auto'). Every "
-        "method chose one of three settings by the pinball loss on a part of its training rows. Ratios are to the one "
-        "rival with the least geometric mean over all sets. The goal is a geometric mean of at most 0.97 for both, and "
-        "best or within one standard error of the best on half of the sets, and wine no worse than with the quantile "
-        "forest. Seconds are of one fit with the chosen setting, summed over the sets, mean of the splits, "
-        "beside other jobs.",
+        f"intervals, both over std(y), lower is better; mean of {len(seeds)} random 60/20/20 split(s). "
+        f"Sets of more than {MOST_ROWS} rows were cut to that many at random. "
+        "HCM is HCMRegressor(domain='auto', shape='auto'). "
+        "Every method chose one of three settings by the pinball loss on a part of its training rows. "
+        "Ratios are to the one rival with the least geometric mean over all sets. "
+        "The goal is a geometric mean of at most 0.97 for both, best or within one standard error of the best on half "
+        "of the sets, and wine no worse than with the quantile forest. "
+        "Seconds are of one fit with the chosen setting, summed over the sets, mean of the splits, beside other jobs.",
         rows=rows,
         n_splits=len(seeds),
         geometric_mean_of_crps_ratios=means["crps"],

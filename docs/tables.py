@@ -52,12 +52,14 @@ def make_distribution_table(result: dict[str, Any]) -> str:
     means = [result[f"geometric_mean_of_{figure}_ratios"] for figure in ("crps", "winkler")]
     rivals = [result[f"best_rival_by_{figure}"] for figure in ("crps", "winkler")]
     wins = [result[f"best_or_within_one_standard_error_by_{figure}"] for figure in ("crps", "winkler")]
+    nearly = ", or within one standard error of the best," if result["n_splits"] > 1 else ""
     return (
-        f"## Against others\n\nTen sets, random splits: {result['n_splits']}, and three settings for each method to choose "
-        f"from on its training rows; see\n[the benchmark](../benchmarks/distribution.md).\n\n{join_rows(['CRPS / Winkler', *methods], body)}\n\n"
+        f"## Against others\n\nTen sets, random splits: {result['n_splits']}, and three settings for each method to "
+        "choose from on its training rows; see\n[the benchmark](../benchmarks/distribution.md).\n\n"
+        f"{join_rows(['CRPS / Winkler', *methods], body)}\n\n"
         f"Against the best single rival over all sets, HCM's CRPS is {means[0]:.2f} times as large ({rivals[0]}) and "
-        f"its Winkler score\n{means[1]:.2f} times ({rivals[1]}), as geometric means. It is best"
-        f"{', or within one standard error of the best,' if result['n_splits'] > 1 else ''} on {wins[0]} and\n{wins[1]} of {len(body)} sets."
+        f"its Winkler score\n{means[1]:.2f} times ({rivals[1]}), as geometric means. It is best{nearly} on {wins[0]} "
+        f"and {wins[1]} of {len(body)} sets."
     )
 
 
