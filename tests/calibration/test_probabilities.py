@@ -55,8 +55,18 @@ def test_they_sum_to_1_and_the_most_likely_class_stays(direction, scaling):
     rows = np.arange(4)
     top = probabilities[rows, direction.argmax(axis=1)]
     assert (top >= probabilities.max(axis=1) - 1e-9).all()
+    ahead = np.diff(np.sort(direction, axis=1)[:, -2:], axis=1)[:, 0] > 0.01
+    np.testing.assert_array_equal(probabilities.argmax(axis=1)[ahead], direction.argmax(axis=1)[ahead])
     same = scaling.apply(torch.from_numpy(direction)).numpy()
     np.testing.assert_allclose(same, probabilities, atol=1e-12)
+
+
+def test_a_label_keeps_its_place_where_rows_say_that_it_is_hardly_ever_right():
+    scaling = ProbabilityScaling(power=1.0, floor=1e-3, base=0.0, slope=1.0, shift=-9.0)
+    direction = np.random.default_rng(0).uniform(0.1, 0.9, size=(500, 4))
+    for rows in (direction, torch.tensor(direction, dtype=torch.float32)):
+        probabilities = np.asarray(scaling.apply(rows))
+        np.testing.assert_array_equal(probabilities.argmax(axis=1), np.asarray(rows).argmax(axis=1))
 
 
 def test_rows_without_an_error_do_not_make_it_certain():

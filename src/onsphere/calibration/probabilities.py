@@ -23,6 +23,9 @@ _LEAST_FLOOR = 1e-3
 # Keeps classes below the base in their order.
 _TILT = 1e-3
 
+# By how much the most likely class stays ahead of the next, where the second step would put it behind.
+_AHEAD = 1e-5
+
 # The nearest that a probability comes to 0 and 1.
 _LEAST = 1e-12
 
@@ -56,10 +59,10 @@ class ProbabilityScaling:
         rest = xp.clip(1.0 - top, _LEAST, None)
         odds = xp.log(xp.clip(top, _LEAST, None)) - xp.log(rest)
         moved = 1.0 / (1.0 + xp.exp(0.0 - (odds * self.slope + self.shift)))
-        # Not below what the next class would then have, so that the most likely class stays so.
+        # A little above what the next class would then have, so that the most likely class stays so.
         others = xp.where(shares == top, xp.zeros_like(shares), shares)
         following = xp.max(others, axis=1, keepdims=True)
-        least = following / (following + rest)
+        least = following / (following + rest) * (1.0 + _AHEAD)
         moved = xp.where(moved <= least, least, moved)
         moved = xp.clip(moved, _LEAST, 1.0 - _LEAST)
         result = xp.where(shares == top, moved, shares * ((1.0 - moved) / rest))
