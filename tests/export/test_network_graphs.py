@@ -84,6 +84,8 @@ def test_networks_that_cannot_be_exported(network, pictures, tmp_path, monkeypat
     for asked in ({"tails": "equal"}, {"quantiles": [0.5]}):
         with pytest.raises(InvalidInputError, match="symmetric intervals and no quantiles, for the graph of a network"):
             export_onnx(module, path, X=x, **asked)
+    with pytest.raises(InvalidInputError, match=r"networks of one tensor\. Got 2 named inputs\. Write the module"):
+        export_onnx(module, path, X={"input_ids": x, "attention_mask": x})
     monkeypatch.setattr(network_graphs, "_TOLERANCE", -1.0)
     with pytest.raises(InvalidInputError, match=r"answers as the network does in Python\. Got another"):
         export_onnx(module, path, X=x)

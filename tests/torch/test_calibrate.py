@@ -1,6 +1,7 @@
 """From a training loop of one's own to a calibrated network: rows, texts and maps."""
 
 import sys
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -270,6 +271,25 @@ def test_networks_and_loaders_that_cannot_be_used(regression):
         calibrate(regression, [(x, y)], pooling="max")
     with pytest.raises(InvalidInputError, match=r"name of a layer of Sequential. Got 'neck'"):
         calibrate(regression, [(x, y)], layer="neck")
+
+
+class Named(nn.Module):
+    """A network that takes its inputs by name."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, left, right):
+        return self.network(torch.cat([left, right], dim=1))
+
+
+def test_named_inputs_may_come_in_any_mapping(regression):
+    x, y = draw_numbers(200, seed=0)
+    plain = calibrate(regression, [(x, y)]).assess(x[:20])
+    model = calibrate(Named(regression), [({"left": x[:, :1], "right": x[:, 1:]}, y)])
+    given = UserDict({"left": x[:20, :1], "right": x[:20, 1:]})  # as tokenizers give them
+    np.testing.assert_array_equal(model.assess(given).value, plain.value)
 
 
 def test_rows_with_an_unknown_target_are_left_out(regression):

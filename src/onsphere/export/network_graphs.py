@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,12 @@ def convert_network(module: Any, X: Any, coverage: float) -> tuple[GraphBuilder,
         raise InvalidInputError(
             "export_onnx writes networks with one answer per input. Got one with a head for maps. Write the module "
             "that to_torch returns with torch.export.save."
+        )
+    if isinstance(X, Mapping):
+        n_inputs = len(cast("Mapping[str, Any]", X))
+        raise InvalidInputError(
+            f"export_onnx writes networks of one tensor. Got {n_inputs} named inputs. Write the module that to_torch "
+            "returns with torch.export.save, or export the FrozenHead alone, for features."
         )
     example = _to_single(X)
     model = module.head.model

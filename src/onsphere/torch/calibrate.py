@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -89,7 +89,7 @@ class CalibratedNetwork:
         coverage : float in (0, 1), default 0.9
             Of the intervals or sets.
         """
-        loader: Any = [inputs] if isinstance(inputs, Tensor | dict) else inputs
+        loader: Any = [inputs] if isinstance(inputs, Tensor | Mapping) else inputs
         parts = [(self.model.assess(part.table, coverage=coverage), part.size) for part in self._read(loader, None)]
         results = [result if size is None else _make_maps(result, size) for result, size in parts]
         return results[0] if len(results) == 1 else _join_assessments(results)
