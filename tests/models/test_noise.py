@@ -1,6 +1,7 @@
 """The error frame: errors of rows left out, and the local noise that is learned from them."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,29 @@ def test_each_output_has_a_noise_of_its_own():
     left = X[:, 0] < -0.1
     assert np.median(noise[left, 0]) < 0.4
     assert np.median(noise[left, 1]) == pytest.approx(2, rel=0.2)
+
+
+def test_the_contrast_of_the_noise_is_that_of_errors_left_out():
+    # Columns that tell nothing make leaves that mix rows of both sides.
+    (X, y), (new, truth) = make_uneven(400), make_uneven(4000, seed=1)
+    X, new = (np.hstack([rows, np.random.default_rng(2).normal(size=(len(rows), 10))]) for rows in (X, new))
+    model = HCMRegressor(Ridge()).fit(X, y)
+    frames = model._frames
+    error, quiet = truth - model.predict(new), new[:, 0] < 0
+
+    def measure():
+        noise = model.predict_noise(new)
+        loss = np.mean(np.log(noise) + 0.5 * (error / noise) ** 2)
+        return loss, np.median(noise[quiet]), np.median(noise[~quiet])
+
+    loss, low, high = measure()
+    model._frames = replace(frames, error=replace(frames.error, level=None))  # as the trees say it
+    blurred_loss, blurred_low, blurred_high = measure()
+    assert loss < blurred_loss
+    assert 0.09 < low < blurred_low
+    assert blurred_high < high < 1.1
+    for other in (HCMRegressor(Ridge()).fit(X[:299], y[:299]), HCMRegressor(Ridge(), shape="auto").fit(X, y)):
+        assert other._frames.error.level is None
 
 
 def test_sigma_of_a_forest_is_scaled_to_its_errors_on_fresh_rows():

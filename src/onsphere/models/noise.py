@@ -62,6 +62,9 @@ _SMALLEST = 1e-3
 # Trees round to single precision; with this, sums over a table stay finite in it too.
 _LARGEST = 1e30
 
+# Fewer errors than this do not tell how far the contrast is off; of more than the second number, half tell it.
+_N_ROWS_STRETCHED, _N_ROWS_HALVED = 300, 2_000
+
 # The least and the most that the contrast of what trees say is changed.
 _CONTRASTS = (0.5, 2.0)
 
@@ -164,7 +167,8 @@ def fit_error_frame(
         Whether trees learn the noise, or sigma (or one level for all rows) is only scaled to fit the errors.
     random_state : int
     stretches : bool, default False
-        Whether what the trees say is brought to the level and the contrast of errors that they have not seen.
+        Whether what the trees say is brought to the level and the contrast of errors that they have not seen, if there
+        are enough.
     """
     unit = np.where(spread == 0, 1.0, spread)
     error = (target - value) / unit
@@ -184,7 +188,9 @@ def fit_error_frame(
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
     inputs = frame.join_inputs(rows, value, sigma, missed)
     trees.fit(inputs, columns)
-    return _fit_stretch(frame, inputs, columns, error / scale) if stretches else frame
+    if stretches and len(error) >= _N_ROWS_STRETCHED:
+        return _fit_stretch(frame, inputs, columns, error / scale)
+    return frame
 
 
 def _fit_stretch(frame: ErrorFrame, inputs: Floats, columns: Floats, error: Floats) -> ErrorFrame:
@@ -196,7 +202,8 @@ def _fit_stretch(frame: ErrorFrame, inputs: Floats, columns: Floats, error: Floa
     from sklearn.model_selection import KFold
 
     noise = np.empty_like(error)
-    for kept, held in KFold(2, shuffle=True, random_state=0).split(inputs):
+    n_folds = _N_FOLDS if len(inputs) < _N_ROWS_HALVED else 2
+    for kept, held in KFold(n_folds, shuffle=True, random_state=0).split(inputs):
         trees: Any = clone(frame.trees)
         noise[held] = read_noise(trees.fit(inputs[kept], columns[kept]).predict(inputs[held]))
     logs = np.log(noise + _SMALLEST)

@@ -749,6 +749,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             None if missed is None else missed[counted],
             spread=self.spread_,
             learns=learns and not (has_target and has_mean_leaves(get_learner(self.estimator_)[1])),
+            # Shapes are learned from these rows over their noise, in which more contrast would hide their skew.
+            stretches=has_target and self.shape == "pooled",
             random_state=0,
         )
         return frame, left_out
