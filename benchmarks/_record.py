@@ -51,4 +51,6 @@ def record(name: str, *, about: str, rows: list[dict], **more) -> None:
 
 
 def _format_cell(value) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2g}" if 0 < abs(value) < 0.01 else f"{value:.3f}"
