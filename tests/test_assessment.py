@@ -5,6 +5,7 @@ import sys
 from dataclasses import fields
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_linnerud
 from sklearn.ensemble import ExtraTreesRegressor
@@ -129,4 +130,36 @@ def test_a_notebook_shows_the_first_rows(monkeypatch):
     assert "row 9" in shown
     assert "row 10" not in shown
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert result._repr_html_().startswith("<pre>Assessment(value=")
+    assert result._repr_html_().startswith("<pre>Assessment(20 rows, ")
+
+
+def make_ten_rows(index=None):
+    return Assessment(value=np.arange(10.0), uncertainty=np.ones(10), probabilities=np.ones((10, 2)), index=index)
+
+
+@pytest.mark.parametrize("rows", ["r9", 1.5, [20], np.ones(3, dtype=bool), None, (0, 1), True])
+def test_what_chooses_no_rows_is_named(rows):
+    with pytest.raises(InvalidTypeError, match=r"Expected rows of an Assessment of 10 rows.*index a field"):
+        make_ten_rows()[rows]
+
+
+def test_rows_can_be_looped_over():
+    assert [float(row.value[0]) for row in make_ten_rows()] == list(range(10))
+    assert make_ten_rows()[-1].value.tolist() == [9.0]
+    with pytest.raises(IndexError, match=r"of 10 rows. Got 1000"):
+        make_ten_rows()[1000]
+
+
+def test_a_mask_of_pandas_must_have_the_index_of_the_rows():
+    index = pd.Index(list("abcdefghij"))
+    mask = pd.Series(np.arange(10) < 3, index=index)
+    assert list(make_ten_rows(index)[mask].index) == ["a", "b", "c"]
+    assert len(make_ten_rows()[mask]) == 3
+    with pytest.raises(InvalidTypeError, match=r"mask\.reindex\(result\.index\)"):
+        make_ten_rows(index)[mask[::-1]]
+
+
+def test_a_result_is_printed_in_a_few_lines():
+    text = repr(make_ten_rows())
+    assert text.startswith("Assessment(10 rows, value=[0. 1. ... 8. 9.]")
+    assert "probabilities: shape (10, 2)" in text

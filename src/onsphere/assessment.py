@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -18,7 +19,7 @@ __all__ = ["Assessment"]
 _N_SHOWN = 10  # rows in a notebook
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Assessment:
     """The prediction of each row, and how far to trust it.
 
@@ -104,15 +105,31 @@ class Assessment:
 
     def __getitem__(self, rows: Any) -> Assessment:
         """Return the assessment of some rows: an index (one row), a slice, a mask or a list of indices."""
-        if rows is None or isinstance(rows, bool | np.bool_ | tuple):
+        if isinstance(rows, int | np.integer) and not -len(self) <= rows < len(self):  # where a loop over rows ends
+            raise IndexError(f"Expected a row of an Assessment of {len(self)} rows. Got {rows}.")
+        try:
+            if rows is None or isinstance(rows, bool | np.bool_ | tuple):
+                raise IndexError("it chooses no rows")
+            mask: Any = rows
+            if hasattr(mask, "iloc"):  # of pandas
+                if self.index is not None and not mask.index.equals(self.index):
+                    raise IndexError("its index is not that of the rows. Pass mask.reindex(result.index)")
+                rows = mask.to_numpy()
+            chosen = np.atleast_1d(np.arange(len(self))[rows])
+        except IndexError as error:
             raise InvalidTypeError(
-                f"Expected rows of an Assessment: an index, a slice, a mask or a list of indices. Got {rows!r}. For "
-                "one output of several, index a field: result.value[:, 0]."
-            )
-        if isinstance(rows, int | np.integer):
-            rows = [range(len(self))[rows]]
-        index = None if self.index is None else self.index[rows]
-        return replace(self, index=index, **{name: values[rows] for name, values in self._arrays()})
+                f"Expected rows of an Assessment of {len(self)} rows: an index, a slice, a mask or a list of indices. "
+                f"Got {reprlib.repr(rows)}: {error}. For one output of several, index a field: result.value[:, 0]."
+            ) from None
+        index = None if self.index is None else self.index[chosen]
+        return replace(self, index=index, **{name: values[chosen] for name, values in self._arrays()})
+
+    def __repr__(self) -> str:
+        """Return the number of rows, and the first values of each attribute."""
+        with np.printoptions(precision=4, threshold=3, edgeitems=2):
+            parts = [f"{name}={values}" for name, values in self._arrays() if values.ndim == 1]
+            parts += [f"{name}: shape {values.shape}" for name, values in self._arrays() if values.ndim > 1]
+        return f"Assessment({len(self)} rows, {', '.join(parts)})"
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return plain lists under the names of the attributes, without those that are None."""

@@ -273,10 +273,12 @@ def _is_booster(name: str) -> bool:
 
 
 def _find_boosters(content: bytes) -> dict[str, str]:
-    """Return the libraries of boosters that a model needs to be loaded, with their versions."""
+    """Return the libraries that a model needs beside onsphere's, of boosters or to run a graph, with their versions."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         schema = archive.read("schema.json").decode()
     needed = [library for library in _BOOSTERS if f'"__module__": "{library}.' in schema]
+    if '"__class__": "OnnxModel"' in schema:
+        needed.append("onnxruntime")
     found = packages_distributions() if needed else {}
     return {library: version(found[library][0]) for library in needed}
 

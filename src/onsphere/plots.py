@@ -21,6 +21,7 @@ from sklearn.metrics import roc_curve
 
 from onsphere import metrics
 from onsphere._internal.validation import Floats, check_number, missing_extra_error, parameter_error
+from onsphere.errors import InvalidTypeError, NotCalibratedError
 from onsphere.metrics._checks import average_bins, bin_by_width, check_floats, check_range, check_rows, pick_evenly
 from onsphere.metrics.classification import stack_scores
 
@@ -325,9 +326,18 @@ def overview(model: Any, X: Any, y: ArrayLike) -> Any:
     from matplotlib.figure import Figure
 
     result: Any = model.assess(X)
+    if result.probabilities is not None:
+        raise InvalidTypeError(
+            f"overview is for models that predict numbers. Got {type(model).__name__}, which predicts classes. Use "
+            "reliability and risk_coverage."
+        )
+    if result.lower is None:
+        raise NotCalibratedError(
+            f"overview needs a calibrated {type(model).__name__}. Call calibrate(X, y) on rows that were not trained "
+            "on, or fit with calibration='split' or 'cv'."
+        )
     error = np.abs(result.value - np.asarray(y, dtype=np.float64))
-    n_axes = 3 if result.novelty is None else 4
-    figure = Figure(figsize=(11, 4 * (n_axes // 2 + n_axes % 2)), layout="constrained")
+    figure = Figure(figsize=(11, 8), layout="constrained")
     axes = figure.subplots(2, 2).ravel()
     intervals(result.value, result.lower, result.upper, y_true=y, ax=axes[0])
     risk_coverage(error, result.uncertainty, ax=axes[1])

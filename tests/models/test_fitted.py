@@ -42,6 +42,7 @@ from onsphere import (
 from onsphere.export.parity import _find_tied_leaves
 from onsphere.models import noise
 from onsphere.models.fitted import wrap_fitted
+from onsphere.persistence import read_manifest
 from onsphere.sphere import Lift
 
 QUIET = {"n_estimators": 15, "n_jobs": 1}
@@ -116,6 +117,7 @@ def test_a_graph_in_an_onnx_file_is_a_model_too(tmp_path):
     model = HCMRegressor(str(tmp_path / "plain.onnx")).fit(X[HELD], Y[HELD])
     np.testing.assert_allclose(model.predict(X[TEST]), plain.predict(X[TEST]), rtol=1e-12)
     again = load(model.save(tmp_path / "model.onsphere"))
+    assert list(read_manifest(tmp_path / "model.onsphere")["needs"]) == ["onnxruntime"]
     assert np.array_equal(again.predict(X[TEST]), model.predict(X[TEST]))
     parity = export_onnx(model, tmp_path / "both.onnx", X=X[TEST])
     assert parity.largest["value"] < 1e-9

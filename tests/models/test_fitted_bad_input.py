@@ -17,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import GammaRegressor, LogisticRegression, Ridge, TweedieRegressor
 from xgboost import XGBClassifier, XGBRegressor
 
-from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, InvalidTypeError, OnsphereWarning
+from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, InvalidTypeError, OnsphereWarning, export_onnx
 
 RNG = np.random.default_rng(0)
 X = pd.DataFrame(RNG.normal(size=(240, 3)), columns=["a size", "b", "c"])
@@ -250,3 +250,48 @@ def test_the_library_of_a_booster_from_a_file_tells_what_it_predicts(tmp_path):
     LGBM.booster_.save_model(tmp_path / "model.txt")
     again = lightgbm.Booster(model_file=tmp_path / "model.txt")
     assert np.array_equal(HCMRegressor(again).fit(X[HELD], Y[HELD]).predict(X[TEST]), LGBM.predict(X[TEST]))
+
+
+# --- parameters ---
+
+
+@pytest.mark.parametrize("n_jobs", [0, "two", 1.5])
+def test_a_number_of_jobs_is_checked(n_jobs):
+    with pytest.raises(InvalidInputError, match=r"'n_jobs' parameter of HCMRegressor must be None, or an int"):
+        HCMRegressor(Ridge(), n_jobs=n_jobs).fit(X, Y)
+
+
+def test_what_is_chosen_in_fit_has_no_parameters_before():
+    with pytest.raises(InvalidTypeError, match=r"Got estimator='auto', which chooses one in fit"):
+        HCMRegressor("auto").set_params(estimator__n_estimators=3)
+    assert HCMRegressor("auto").set_params(estimator=Ridge(), estimator__alpha=2.0).estimator.alpha == 2.0
+
+
+def test_several_coverages_are_for_intervals():
+    model = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, Y)
+    with pytest.raises(InvalidInputError, match=r"one float in \(0, 1\); predict_interval takes several"):
+        model.assess(X, coverage=[0.5, 0.9])
+
+
+def test_an_overview_is_for_calibrated_models_of_numbers():
+    from onsphere import NotCalibratedError, plots
+
+    with pytest.raises(NotCalibratedError, match="overview needs a calibrated HCMRegressor"):
+        plots.overview(HCMRegressor(Ridge()).fit(X, Y), X, Y)
+    with pytest.raises(InvalidTypeError, match=r"overview is for models that predict numbers. Got HCMClassifier"):
+        plots.overview(HCMClassifier(LGBM_CLASSES.booster_).fit(X[HELD], WET[HELD]), X[HELD], WET[HELD])
+
+
+@pytest.mark.parametrize(
+    ("backbone", "why"),
+    [
+        (LGBMRegressor(linear_tree=True, verbose=-1, **SMALL), "with linear_tree=True"),
+        (LGBMRegressor(objective="poisson", verbose=-1, **SMALL), "poisson, which predicts another number"),
+        (XGBRegressor(objective="count:poisson", **SMALL), "count:poisson, which predicts another number"),
+        (CatBoostRegressor(loss_function="Poisson", **CAT), "Poisson, which predicts another number"),
+    ],
+)
+def test_boosters_that_are_more_than_a_sum_of_trees_are_not_exported(backbone, why, tmp_path):
+    model = HCMRegressor(backbone).fit(X.to_numpy(), np.exp(Y / 3))
+    with pytest.raises(InvalidTypeError, match=why):
+        export_onnx(model, tmp_path / "model.onnx", X=X.to_numpy())

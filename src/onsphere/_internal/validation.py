@@ -97,6 +97,12 @@ def check_flag(owner: object, name: str, value: object) -> None:
         raise parameter_error(owner, name, "True or False", value)
 
 
+def check_n_jobs(owner: object, n_jobs: object) -> None:
+    """Check that a number of jobs is None, or a whole number other than 0: -1 for all processors, as in joblib."""
+    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or n_jobs == 0):
+        raise parameter_error(owner, "n_jobs", "None, or an int other than 0", n_jobs)
+
+
 def make_random_state(owner: object, random_state: Any) -> np.random.RandomState:
     """Return the generator for an int, a RandomState or None."""
     with wrap_errors(f"The 'random_state' parameter of {get_name(owner)} must be an int, a RandomState or None. "):

@@ -59,7 +59,8 @@ def _read_lightgbm(model: Any) -> _Sums:
     dump = booster.dump_model()
     objective = str(dump.get("objective", "none")).split(" ")
     if objective[0] not in ("regression", "regression_l1", "huber", "fair", "quantile", "mape") or len(objective) > 1:
-        raise _booster_error(model, f"with objective={' '.join(objective)}", "Use an objective whose trees add up.")
+        why = f"with objective={' '.join(objective)}, which predicts another number than the sum of its trees"
+        raise _booster_error(model, why, "Use one that predicts the sum, for example 'regression'.")
     if dump["average_output"]:
         raise _booster_error(model, "with boosting='rf'", "Use boosting='gbdt'.")
     pairs = [_walk_lightgbm(model, tree["tree_structure"]) for tree in dump["tree_info"]]
@@ -74,6 +75,8 @@ def _walk_lightgbm(model: Any, root: dict[str, Any]) -> tuple[Tree, Floats]:
         number = len(nodes)
         nodes.append((True, 0, 0, 0, 0.0, False))
         if "split_feature" not in node:
+            if node.get("leaf_coeff"):
+                raise _booster_error(model, "with linear_tree=True", "Use linear_tree=False.")
             weights.append(node["leaf_value"])
             return number
         if node["decision_type"] != "<=" or node["missing_type"] == "Zero":
@@ -97,8 +100,9 @@ def _read_xgboost(model: Any) -> _Sums:
     learner = json.loads(booster.save_raw("json").decode())["learner"]
     objective, kind = learner["objective"]["name"], learner["gradient_booster"]["name"]
     if kind != "gbtree" or objective not in ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror"):
-        why = f"with booster={kind} and objective={objective}"
-        raise _booster_error(model, why, "Use booster='gbtree' and an objective whose trees add up.")
+        why = f"with booster={kind} and objective={objective}, which predicts another number than the sum of its trees"
+        advice = "Use booster='gbtree' and an objective that predicts the sum, for example 'reg:squarederror'."
+        raise _booster_error(model, why, advice)
     found, outputs = (learner["gradient_booster"]["model"][name] for name in ("trees", "tree_info"))
     n_outputs = int(learner["learner_model_param"]["num_target"])
     if hasattr(model, "get_booster") and booster.attr("best_iteration") is not None:  # as predict does
@@ -142,6 +146,10 @@ def _read_catboost(model: Any) -> _Sums:
     if "oblivious_trees" not in dump or features.get("categorical_features") or features.get("text_features"):
         why = "with categorical features or trees that are not symmetric"
         raise _booster_error(model, why, "Encode categories as zeros and ones first, and use SymmetricTree.")
+    loss = str(model.get_all_params().get("loss_function", "RMSE")).partition(":")[0]
+    if loss in ("Poisson", "Tweedie"):
+        why = f"with loss_function={loss}, which predicts another number than the sum of its trees"
+        raise _booster_error(model, why, "Use one that predicts the sum, for example 'RMSE'.")
     scale, bias = dump["scale_and_bias"]
     missing = {each["feature_index"]: each["nan_value_treatment"] != "AsTrue" for each in features["float_features"]}
     trees = [_grow_symmetric(tree["splits"] or [], missing) for tree in dump["oblivious_trees"]]

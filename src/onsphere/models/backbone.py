@@ -484,7 +484,13 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; those of the default backbone too, under estimator__ and their names."""
-        if self.estimator is None and any(name.startswith("estimator__") for name in params):
+        has_nested = any(name.startswith("estimator__") for name in params)
+        if self._is_auto() and has_nested and "estimator" not in params:
+            raise InvalidTypeError(
+                f"Expected an estimator with parameters in {type(self).__name__}. Got estimator='auto', which chooses "
+                "one in fit. Set the estimator first, or its parameters later, in estimator_."
+            )
+        if self.estimator is None and has_nested:
             self.estimator = make_default_backbone()
         return super().set_params(**params)
 

@@ -26,6 +26,7 @@ from onsphere._internal.validation import (
     check_calibration_weight,
     check_fitted,
     check_labels,
+    check_n_jobs,
     check_no_gradient,
     check_number,
     check_option,
@@ -167,6 +168,7 @@ class CalibratedModel:
         """
         check_no_gradient(X=X, y=y)
         with restore_on_error(self):
+            check_n_jobs(self, self.n_jobs)
             fraction = self._check_calibration()
             self.calibration_ = None
             vars(self).pop("_set_penalty", None)
@@ -539,6 +541,8 @@ class CalibratedModel:
         groups : array of shape (n,), optional
             The group of each row, for a model that was calibrated with groups given as values.
         """
+        if np.ndim(coverage) > 0:
+            raise parameter_error("assess", "coverage", "one float in (0, 1); predict_interval takes several", coverage)
         check_number("assess", "coverage", coverage, above=0, below=1)
         check_option("assess", "tails", tails, TAILS)
         prediction = self._predict_by_group(X, groups, "assess", self._predict(X))

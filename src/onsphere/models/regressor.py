@@ -392,10 +392,11 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         fitted model predict the value alone: "all" is then "error" and "input", and five more fits are two with 1,000
         rows or more. A tuple with "target" fits one copy per column, whose directions may overshoot the sphere.
     uncertainty_score : {"auto", "total", "distance", "anchored", "sigma", "violation", "signed"}, default "auto"
-        What `predict_uncertainty` gives. "total" is the standard deviation of the whole error, in which novelty and
-        noise count. The others are of the target frame: "distance" is the paper's u, how far the prediction misses the
-        sphere; "anchored" is u + a (Lift only, better against shifted inputs); "sigma" is σ̂. All these are in the unit
-        of the target (for several outputs, of the root mean square of their standard deviations). "violation" and
+        What `predict_uncertainty` gives, a score that ranks rows. "total" is the standard deviation of the whole error
+        as known at fit, in which novelty and noise count; `calibrate` brings `sigma` to the level of the errors, and
+        leaves the score. The others are of the target frame: "distance" is the paper's u, how far the prediction misses
+        the sphere; "anchored" is u + a (Lift only, better against shifted inputs); "sigma" is σ̂. All these are in the
+        unit of the target (for several outputs, of the root mean square of their standard deviations). "violation" and
         "signed" have no unit, and "signed" ranks directions that overshoot, the mark of extrapolation, as trusted.
         "auto" is "distance" with frames="target", else "total".
     calibration : None, "split", "cv", float in (0, 1), or a splitter, default None
