@@ -5,6 +5,7 @@ stopped goes on where it was. `python benchmarks/boosting.py timing` measures th
 machine.
 """
 
+import hashlib
 import json
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_predict
 from xgboost import XGBRegressor
 
+import onsphere
 from onsphere import HCMRegressor
 from onsphere.calibration import conformal_quantile
 from onsphere.metrics import interval_coverage, winkler_score
@@ -89,8 +91,10 @@ def measure_split(X, y, make, seed):
 
 
 def run():
-    """Measure every split, or read it if it was measured before; return {booster: {table: [splits]}}."""
-    folder = Path(tempfile.gettempdir()) / "onsphere-boosting"
+    """Measure every split, or read it if the same code measured it before; return {booster: {table: [splits]}}."""
+    package = Path(onsphere.__file__).parent
+    code = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
+    folder = Path(tempfile.gettempdir()) / f"onsphere-boosting-{hashlib.sha256(code).hexdigest()[:12]}"
     folder.mkdir(exist_ok=True)
     found = {}
     for name, X, y in load_tables():

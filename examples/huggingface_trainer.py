@@ -1,4 +1,6 @@
-"""A BERT with a spherical head, trained by the Trainer of Hugging Face. Needs: pip install transformers accelerate
+"""A BERT with a spherical head, trained by the Trainer of Hugging Face, then calibrated.
+
+Needs: pip install transformers accelerate
 
 The network is tiny and starts from random weights, so that nothing is downloaded. With real ones, only the line that
 makes `bert` changes: BertForSequenceClassification.from_pretrained("bert-base-uncased", num_labels=2).
@@ -10,7 +12,8 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from onsphere.torch import HCMLoss, attach
+from onsphere import AcceptShare, Novelty
+from onsphere.torch import HCMLoss, attach, calibrate
 
 N_WORDS, LENGTH = 50, 12
 
@@ -37,7 +40,7 @@ class HCMTrainer(Trainer):
         return (loss, {"direction": output.direction}) if return_outputs else loss
 
 
-def main(n: int = 512, max_steps: int = 150) -> tuple[float, float]:
+def main(n: int = 512, max_steps: int = 150) -> tuple[float, float, float]:
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=N_WORDS,
@@ -68,16 +71,18 @@ def main(n: int = 512, max_steps: int = 150) -> tuple[float, float]:
             use_cpu=True,
             seed=0,
         )
-        HCMTrainer(model, args=arguments, train_dataset=data).train()
+        trainer = HCMTrainer(model, args=arguments, train_dataset=data, eval_dataset=sentences(n))
+        trainer.train()
+        calibrated = calibrate(model, trainer.get_eval_dataloader())
+        calibrated.set_threshold(AcceptShare(0.95), novelty=Novelty(false_alarm=0.02))
 
-    tokens = torch.stack([row["input_ids"] for row in data])
-    labels = torch.stack([row["labels"] for row in data])
-    with torch.no_grad():
-        output = model.eval()(input_ids=tokens)
-    accuracy = float((model.decode(output) == labels).float().mean())
-    uncertainty = float(model.uncertainty(output).mean())
-    print(f"accuracy {accuracy:.3f}, mean uncertainty {uncertainty:.3f}")
-    return accuracy, uncertainty
+    fresh = sentences(200)
+    tokens, labels = (torch.stack([row[name] for row in fresh]) for name in ("input_ids", "labels"))
+    result = calibrated.assess({"input_ids": tokens})
+    accuracy, accepted = float((result.value == labels.numpy()).mean()), float(result.accepted.mean())
+    covered = float(result.prediction_set[range(len(fresh)), labels.numpy()].mean())
+    print(f"accuracy {accuracy:.3f}, {accepted:.0%} accepted, {covered:.0%} of the labels in their sets")
+    return accuracy, accepted, covered
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.frozen import FrozenEstimator
 
 import onsphere.mlflow
-from onsphere import AcceptShare, HCMRegressor, MissingExtraError
+from onsphere import AcceptShare, HCMRegressor, InvalidTypeError, MissingExtraError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # MLflow warns while it is imported
@@ -66,6 +66,23 @@ def test_a_model_of_arrays_and_what_it_needs(store, tmp_path):
     for rows in (X[:5], pd.DataFrame(X[:5])):
         assert np.array_equal(pyfunc.predict(rows)["value"], model.predict(X[:5]))
     assert pyfunc.metadata.metadata == {"made by": "a test"}
+
+
+def test_coverage_and_examples_without_a_signature_of_ones_own(store, fitted):
+    model, rows = fitted
+    with mlflow.start_run():
+        logged = onsphere.mlflow.log_model(model, "plain", input_example=rows[:3])
+    pyfunc = mlflow.pyfunc.load_model(logged.model_uri)
+    expected = model.assess(rows, coverage=0.5).to_frame()
+    pd.testing.assert_frame_equal(pyfunc.predict(rows, params={"coverage": 0.5}), expected)
+    pd.testing.assert_frame_equal(pyfunc.input_example, rows[:3])
+
+
+def test_only_models_of_onsphere_are_logged(tmp_path):
+    with pytest.raises(InvalidTypeError, match=r"Got a LGBMRegressor.*FrozenEstimator"):
+        onsphere.mlflow.save_model(LGBMRegressor(), tmp_path / "model")
+    with pytest.raises(TypeError, match="signatur"):
+        onsphere.mlflow.save_model(HCMRegressor(), tmp_path / "model", signatur=1)
 
 
 def test_mlflow_must_be_installed(monkeypatch):

@@ -10,6 +10,8 @@ from typing import Any
 
 from onsphere import persistence
 from onsphere._internal.validation import missing_extra_error
+from onsphere.errors import InvalidTypeError
+from onsphere.models.base import CalibratedModel
 
 __all__ = ["load_model", "log_model", "save_model"]
 
@@ -17,7 +19,15 @@ FLAVOR = "onsphere"
 _FILE = "model.onsphere"
 
 
-def save_model(model: Any, path: str | Path, *, mlflow_model: Any = None, **options: Any) -> None:
+def save_model(
+    model: Any,
+    path: str | Path,
+    *,
+    mlflow_model: Any = None,
+    signature: Any = None,
+    input_example: Any = None,
+    metadata: dict[str, Any] | None = None,
+) -> None:
     """Write a fitted model to a folder that MLflow reads.
 
     Parameters
@@ -27,18 +37,27 @@ def save_model(model: Any, path: str | Path, *, mlflow_model: Any = None, **opti
         A folder that does not exist yet.
     mlflow_model : mlflow.models.Model, optional
         The description to add the model to; `log_model` has MLflow make one.
-    **options
-        Signature, input_example and metadata, as in other flavors of MLflow.
+    signature, input_example, metadata
+        As in other flavors of MLflow. By default the signature says that the pyfunc has a parameter `coverage`.
     """
     models, pyfunc = _import_mlflow()
+    from mlflow.models.utils import _save_example
+    from mlflow.types import DataType, ParamSchema, ParamSpec
     from mlflow.utils.environment import _PythonEnv
 
+    if not isinstance(model, CalibratedModel):
+        raise InvalidTypeError(
+            f"Expected a fitted model of onsphere to log. Got a {type(model).__name__}. Use MLflow's own flavor for "
+            "it, or wrap it: HCMRegressor(FrozenEstimator(model)).fit(X, y)."
+        )
     described = models.Model() if mlflow_model is None else mlflow_model
-    for name, value in options.items():
-        if value is not None:
-            setattr(described, name, value)
+    coverage = ParamSchema([ParamSpec("coverage", DataType.double, 0.9)])
+    described.signature = models.ModelSignature(params=coverage) if signature is None else signature
+    described.metadata = metadata
     folder = Path(path)
     folder.mkdir(parents=True)
+    if input_example is not None:
+        _save_example(described, input_example, str(folder))
     manifest = persistence.read_manifest(model.save(folder / _FILE))
     needs = [f"onsphere=={manifest['onsphere']}", *(f"{name}=={number}" for name, number in _list_needs(manifest))]
     (folder / "requirements.txt").write_text("\n".join(needs) + "\n")

@@ -62,6 +62,7 @@ _PARTS = {
     "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
     "builtins.bytes",
     "numpy.dtype",
+    "sklearn.utils.validation.check_array",  # of HistGradientBoosting with categories
     "functools.partial",
     "collections.OrderedDict",
     "collections.defaultdict",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 
 from onsphere import metrics
 from onsphere._internal.validation import Floats
+from onsphere.errors import InvalidTypeError
 from onsphere.evaluation import compute_row_errors
 
 __all__ = ["crps_scorer", "selective_scorer", "winkler_scorer"]
@@ -27,7 +29,13 @@ def winkler_scorer(model: Any, X: Any, y: Any, *, coverage: float = 0.9) -> floa
     >>> bool(search.fit(X, y).best_score_ < 0)
     True
     """
-    interval = model.predict_interval(X, coverage=coverage, simultaneous=False)
+    model, rows = _skip_first_steps(model, X)
+    if hasattr(model, "classes_"):
+        raise InvalidTypeError(
+            f"Expected a model that predicts numbers in winkler_scorer. Got {type(model).__name__}, which predicts "
+            "classes. Use selective_scorer."
+        )
+    interval = model.predict_interval(rows, coverage=coverage, simultaneous=False)
     columns = (_split_outputs(part) for part in (y, interval[..., 0], interval[..., 1]))
     scores = [metrics.winkler_score(*output, coverage=coverage) for output in zip(*columns, strict=True)]
     return -float(np.mean(scores))
@@ -41,8 +49,14 @@ def crps_scorer(model: Any, X: Any, y: Any) -> float:
 
 def selective_scorer(model: Any, X: Any, y: Any) -> float:
     """Return minus the area under the risk-coverage curve: the mean error if rows are rejected by their uncertainty."""
+    model, rows = _skip_first_steps(model, X)
     target = np.asarray(y) if hasattr(model, "classes_") else np.asarray(y, dtype=np.float64)
-    return -metrics.aurc(compute_row_errors(target, model.predict(X)), model.predict_uncertainty(X))
+    return -metrics.aurc(compute_row_errors(target, model.predict(rows)), model.predict_uncertainty(rows))
+
+
+def _skip_first_steps(model: Any, X: Any) -> tuple[Any, Any]:
+    """Return the last step of a pipeline, and rows as it sees them; anything else as it is."""
+    return (model[-1], model[:-1].transform(X)) if isinstance(model, Pipeline) else (model, X)
 
 
 def _split_outputs(values: Any) -> Floats:

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import warnings
 from pathlib import Path
 
 import lightgbm
@@ -12,6 +13,7 @@ import xgboost
 from catboost import CatBoostRegressor
 from lightgbm import LGBMClassifier, LGBMRegressor
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import (
     HistGradientBoostingRegressor,
     RandomForestClassifier,
@@ -22,7 +24,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeRegressor
 from xgboost import XGBRegressor
@@ -240,6 +242,33 @@ def test_rows_with_other_columns_than_the_model_was_trained_on(name):
         HCMRegressor(FITTED[name][0]).fit(X[HELD, :3], Y[HELD])
 
 
+def test_a_fitted_pipeline_has_novelty_and_noise_of_the_numbers_it_makes(tmp_path):
+    frame = pd.DataFrame(X, columns=list("wxyz")).assign(kind=np.where(X[:, 0] > 0, "a", "b"))
+    columns = make_column_transformer((OneHotEncoder(), ["kind"]), remainder="passthrough")
+    pipe = make_pipeline(columns, LGBMRegressor(verbose=-1, **QUIET)).fit(frame[TRAIN], Y[TRAIN])
+    model = HCMRegressor(FrozenEstimator(pipe)).fit(frame[HELD], Y[HELD])
+    result = model.assess(frame[TEST])
+    assert np.array_equal(result.value, pipe.predict(frame[TEST]))
+    assert np.corrcoef(result.noise, np.abs(X[TEST, 2]))[0, 1] > 0.3
+    assert model.assess(frame[TEST].assign(w=50.0)).novelty.min() > 0.5
+    again = load(model.save(tmp_path / "model.onsphere"))
+    assert np.array_equal(again.predict(frame[TEST]), result.value)
+    wet = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN], LABELS[TRAIN])
+    kept = HCMClassifier(FrozenEstimator(wet)).fit(X[HELD], LABELS[HELD])
+    assert np.array_equal(kept.predict(X[TEST]), wet.predict(X[TEST]))
+
+
+def test_trees_of_an_older_version_of_onnx_are_not_exported_again(tmp_path):
+    import skl2onnx
+
+    tree = DecisionTreeRegressor(max_depth=3).fit(X[TRAIN], Y[TRAIN])
+    path = tmp_path / "trees.onnx"
+    path.write_bytes(skl2onnx.to_onnx(tree, X[:1].astype(np.float32)).SerializeToString())
+    kept = HCMRegressor(str(path)).fit(X[HELD], Y[HELD])
+    with pytest.raises(InvalidTypeError, match=r"older version of ONNX.*FrozenEstimator"):
+        export_onnx(kept, tmp_path / "again.onnx", X=X[TEST])
+
+
 @pytest.mark.parametrize(
     "options",
     [{"frames": "target"}, {"embedding": "torus"}, {"uncertainty_score": "distance"}, {"decoder": "product"}],
@@ -373,7 +402,7 @@ def test_losses_that_take_no_negative_targets():
         HCMRegressor(hist).fit(X[TRAIN], Y[TRAIN])
 
 
-def test_native_categories_and_missing_values():
+def test_native_categories_and_missing_values(tmp_path):
     rng = np.random.default_rng(0)
     kinds = rng.choice(["a", "b", "c"], size=600)
     frame = pd.DataFrame(X, columns=list("wxyz")).assign(kind=pd.Categorical(kinds))
@@ -389,6 +418,11 @@ def test_native_categories_and_missing_values():
         result = model.assess(frame[450:])
         assert np.array_equal(result.value, expected)
         assert np.corrcoef(result.noise, np.abs(X[450:, 2]))[0, 1] > 0.3
+        assert model.noise_importances_.shape == model.novelty_importances_.shape == (5,)
+        assert model.noise_importances_[2] > 2 * model.noise_importances_[3]
+        assert np.isclose(model.novelty_importances_.sum(), 1)
+        again = load(model.save(tmp_path / "model.onsphere"))
+        assert np.array_equal(again.predict(frame[450:]), expected)
     unseen = frame[450:].assign(kind=pd.Categorical(["a"] * 150, categories=["a", "b", "c", "new"]))
     assert len(select(model, unseen, 2)) == 2
 
@@ -420,6 +454,51 @@ def test_rounding_of_the_value_can_decide_between_leaves_of_boosting_too():
     model = HCMRegressor(HistGradientBoostingRegressor(max_iter=5, random_state=0)).fit(X, Y)
     everything, nothing = (_find_tied_leaves(model, X, np.arange(20), rounding) for rounding in (10.0, 0.0))
     assert len(everything) > len(nothing) == 0
+
+
+def test_rare_categories_count_with_their_column():
+    kinds = np.array([f"k{min(number, 40)}" for number in np.random.default_rng(0).geometric(0.08, size=600)])
+    frame = pd.DataFrame(X, columns=list("wxyz")).assign(kind=pd.Categorical(kinds))
+    model = HCMRegressor(LGBMRegressor(verbose=-1, **QUIET)).fit(frame, Y)
+    assert model.noise_importances_.shape == (5,)
+
+
+def test_what_a_fitted_model_is_off_by_is_a_part_of_its_noise():
+    plain = LinearRegression().fit(X[TRAIN, :2], Y[TRAIN])
+    changed = Y + 20 * (X[:, 1] > 0.8)  # since it was trained
+
+    def predict(rows):
+        return plain.predict(rows[:, :2])
+
+    model = HCMRegressor(predict).fit(X[HELD], changed[HELD])
+    result = model.assess(X[TEST])
+    where = X[TEST, 1] > 0.8
+    assert np.median(result.sigma[where]) > 10
+    assert np.median(result.sigma[~where]) < 5
+    off = HCMRegressor(predict).fit(X[HELD], Y[HELD] + 100)
+    assert 90 < np.median(off.assess(X[TEST]).uncertainty) < 110
+
+
+def test_intervals_of_a_nearly_exact_model_are_as_narrow_as_its_errors():
+    target = 100 * X[:, 0] + 0.01 * (Y - 3 * X[:, 0] - X[:, 1] ** 2)
+    model = HCMRegressor(lambda rows: 100 * rows[:, 0]).fit(X[HELD], target[HELD]).calibrate(X[TEST], target[TEST])
+    width = np.ptp(model.predict_interval(X[TEST]), axis=1)
+    quiet = np.abs(X[TEST, 2]) < 0.3
+    assert np.median(width[quiet]) < 0.6 * np.median(width[~quiet])
+
+
+def test_noise_that_no_column_tells_has_no_importances():
+    few = HCMRegressor(LGBMRegressor(verbose=-1, **QUIET)).fit(X[:30], Y[:30])
+    with pytest.raises(InvalidInputError, match=r"noise is one level"):
+        _ = few.noise_importances_
+
+
+@pytest.mark.parametrize("n_rows", [2, 4])
+def test_a_few_rows_are_enough_for_boosting(n_rows):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of two rows none can be left out
+        model = HCMRegressor(LGBMRegressor(verbose=-1, **QUIET)).fit(X[:n_rows], Y[:n_rows])
+    assert np.isfinite(model.predict_sigma(X)).all()
 
 
 def test_fitting_again_leaves_a_fitted_model_as_it_is():

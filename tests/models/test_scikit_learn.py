@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from xgboost import XGBRegressor
 
-from onsphere import HCMClassifier, HCMRegressor, InvalidInputError
+from onsphere import HCMClassifier, HCMRegressor, InvalidInputError, InvalidTypeError
 from onsphere.models import choice
 from onsphere.scorers import crps_scorer, selective_scorer, winkler_scorer
 
@@ -41,6 +41,21 @@ def test_scorers_prefer_the_better_model(scorer):
     assert scores[1] < scores[0] < 0
     several = clone(good).fit(X, np.column_stack([Y, Y]))
     assert scorer(several, X, np.column_stack([Y, Y])) == pytest.approx(scorer(several, X, np.column_stack([Y, Y])))
+
+
+@pytest.mark.parametrize("scorer", [winkler_scorer, selective_scorer])
+def test_scorers_take_pipelines(scorer):
+    model = HCMRegressor(Ridge(), calibration="split", random_state=0)
+    scaled = StandardScaler().fit(X)
+    pipe = make_pipeline(StandardScaler(), model).fit(X, Y)
+    assert scorer(pipe, X, Y) == pytest.approx(scorer(clone(model).fit(scaled.transform(X), Y), scaled.transform(X), Y))
+
+
+def test_the_winkler_scorer_is_for_numbers():
+    flowers, kinds = load_iris(return_X_y=True)
+    model = HCMClassifier(ExtraTreesRegressor(**SMALL), calibration="split").fit(flowers, kinds)
+    with pytest.raises(InvalidTypeError, match=r"Use selective_scorer"):
+        winkler_scorer(model, flowers, kinds)
 
 
 def test_the_selective_scorer_takes_classes():
@@ -74,6 +89,10 @@ def test_several_coverages_in_one_call():
     both = model.predict_interval(X, coverage=[0.5, 0.9])
     assert both.shape == (2, 442, 2)
     assert np.array_equal(both[1], model.predict_interval(X, coverage=0.9))
+    assert np.array_equal(both, model.predict_interval(X, coverage=np.array([0.5, 0.9])))
+    for wrong in ([], [0.9, "a"], "0.9", [0.5, 2]):
+        with pytest.raises(InvalidInputError, match=r"'coverage' parameter of predict_interval must be a"):
+            model.predict_interval(X, coverage=wrong)
 
 
 def test_jobs_change_nothing_but_the_time():
@@ -325,3 +344,4 @@ def test_ties_go_to_the_cheaper_candidate_and_the_worse_half_stops_early(monkeyp
     monkeypatch.setattr(choice, "CANDIDATES", made)
     model = HCMRegressor("auto", random_state=0).fit(X, Y)
     assert ["Winkler" in row for row in model.candidates_] == [True, True, True, False]
+    assert all("first look" in row for row in model.candidates_)

@@ -140,6 +140,11 @@ def _convert_fitted(step: FittedModel, x: GraphArray) -> GraphArray:
 def _include_graph(model: OnnxModel, x: GraphArray) -> GraphArray:
     onnx = import_extra("onnx", "ONNX export")
     graph = onnx.load_from_string(model.content)
+    if any(node.op_type.startswith("TreeEnsemble") and node.op_type != "TreeEnsemble" for node in graph.graph.node):
+        why = "a graph whose trees are written in an older version of ONNX than ours, and the two do not mix"
+        raise _backbone_error(
+            model, why, "Pass the fitted model itself in a FrozenEstimator; its trees are written anew."
+        )
     kind = np.float64 if model._open().get_inputs()[0].type == "tensor(double)" else np.float32
     rows = x.cast(kind)
     found = model.predict(np.zeros((1, x.shape[-1])))

@@ -182,7 +182,7 @@ def _convert_numbers(
 
 
 def _pick_width(model: Any, value: GraphArray, measured: Any) -> Any:
-    return pick_width(model.calibration_.width, value, measured.sigma, measured.noise, model.spread_)
+    return pick_width(model.calibration_.width, value, measured.sigma, measured.noise, model)
 
 
 def _has_plain_intervals(model: Any, asked: Asked) -> bool:

@@ -34,7 +34,7 @@ from onsphere._internal.validation import (
     wrap_backbone_errors,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
-from onsphere.models.fitted import FittedModel, is_fitted
+from onsphere.models.fitted import FittedModel, get_fitted, is_fitted
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "prepare_backbone",
     "set_random_states",
     "split_columns",
+    "sum_categories",
 ]
 
 
@@ -192,8 +193,9 @@ def _find_cure(estimator: Any) -> str:
 def name_backbone(backbone: Any) -> str:
     """Return words for a backbone, with the name of the class that its user wrote."""
     learner = backbone.estimator if is_fitted_per_column(backbone) else backbone
-    if isinstance(learner, FittedModel):
-        return f"fitted {type(learner.model).__name__}" if hasattr(learner.model, "predict") else "function"
+    fitted = get_fitted(learner)
+    if fitted is not None:
+        return f"fitted {type(fitted.model).__name__}" if hasattr(fitted.model, "predict") else "function"
     return f"backbone {type(learner).__name__}"
 
 
@@ -275,6 +277,17 @@ def encode_categories(rows: Any) -> tuple[Any, Floats] | None:
     one_hot = OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=_MOST_CATEGORIES, sparse_output=False)
     encoder = ColumnTransformer([("categories", one_hot, names)], remainder="passthrough")
     return encoder, np.asarray(encoder.fit_transform(rows), dtype=np.float64)
+
+
+def sum_categories(encoder: Any, shares: Floats) -> Floats:
+    """Return the share of each column of a table from those of its numbers, of which a category has one each."""
+    if encoder is None:
+        return shares
+    (_, one_hot, names), (_, _, others) = encoder.transformers_
+    pairs = zip(one_hot.categories_, one_hot.infrequent_categories_, strict=True)
+    counts = [len(known) - (0 if rare is None else len(rare) - 1) for known, rare in pairs]
+    owner = np.repeat([*names, *others], [*counts, *[1] * len(others)])
+    return np.array([shares[owner == name].sum() for name in encoder.feature_names_in_])
 
 
 def encode_rows(backbone: Any, rows: Any, n_steps: int, encoder: Any = None) -> Floats:
@@ -402,7 +415,8 @@ def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Flo
         table = np.asarray(backbone.predict(X), dtype=np.float64)
         if table.ndim == 1 == n_columns:
             table = table[:, None]
-        if isinstance(backbone, FittedModel) and backbone.has_classes and table.shape[1] != n_columns:
+        fitted = get_fitted(backbone)
+        if fitted is not None and fitted.has_classes and table.shape[1] != n_columns:
             raise ValueError(
                 f"expected a probability of each of the {n_columns} classes of the labels, but got {table.shape[1]} in "
                 "each row. Pass rows of all classes that it knows, or a fitted classifier that names its classes in "
@@ -473,14 +487,17 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
 
     @property
     def novelty_importances_(self) -> Floats:
-        """The weight of each number that the input frame sees in novelty, (p,); they sum to 1."""
+        """The weight of each column in novelty, (p,); they sum to 1.
+
+        Where the steps of a pipeline make numbers of the columns, it is that of each number.
+        """
         check_fitted(self, "estimator_")
         if self._frames is None or self._frames.input is None:
             raise missing_frame_error(self, "novelty_importances_", "input")
         spread = self._frames.input.landmarks.var(axis=0)
         if self._frames.input.takes_missing:  # which has a second column for each
             spread = spread.reshape(2, -1).sum(axis=0)
-        return spread / max(spread.sum(), 1e-300)
+        return sum_categories(self._frames.encoder, spread / max(spread.sum(), 1e-300))
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; those of the default backbone too, under estimator__ and their names."""

@@ -19,7 +19,7 @@ from onsphere._internal.row_hashes import make_indexable
 from onsphere._internal.validation import Floats, make_random_state
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
-from onsphere.models.backbone import make_default_backbone
+from onsphere.models.backbone import make_default_backbone, set_random_states
 
 __all__ = ["CANDIDATES", "can_choose", "choose_backbone", "choose_for", "make_candidate"]
 
@@ -31,6 +31,9 @@ _N_PARTS = 4  # one of them calibrates
 
 _N_LANDMARKS = 300  # of the kernel
 _COVERAGE = 0.9  # of the intervals that models with estimator="auto" are compared by
+
+# The error of the plain backbone, by which the first round drops the worse half.
+_FIRST_LOOK = "first look"
 
 # Half of the candidates go on to the next round, and so do those within this factor of the best.
 _CLOSE = 1.05
@@ -177,7 +180,7 @@ def choose_backbone(
             table[name] |= figures
 
     measure(list(table), "trying", _screen, folds[0])
-    names = _keep_best(table, list(table), "screened")
+    names = _keep_best(table, list(table), _FIRST_LOOK)
     measure(names, "comparing", _measure, folds[:1])
     names = _keep_best(table, names, task.criterion)
     if len(names) > 1 and len(folds) > 1:
@@ -187,7 +190,7 @@ def choose_backbone(
             table[name] |= {
                 figure: (first[name][figure] + table[name][figure] * (len(folds) - 1)) / len(folds)
                 for figure in first[name]
-                if figure not in ("backbone", "screened")
+                if figure not in ("backbone", _FIRST_LOOK)
             }
     names = [name for name in names if task.criterion in table[name]]
     if not names:
@@ -196,7 +199,7 @@ def choose_backbone(
         )
     best = min(table[name][task.criterion] for name in names)
     chosen = next(name for name in names if table[name][task.criterion] <= best * _TIE)
-    return chosen, [{key: value for key, value in row.items() if key != "screened"} for row in table.values()]
+    return chosen, list(table.values())
 
 
 def choose_for(owner: Any, X: Any, y: Any, *, has_classes: bool) -> tuple[Any, list[dict[str, Any]]]:
@@ -267,14 +270,13 @@ def _screen(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str, floa
     labels = np.unique(task.target[kept]) if task.has_classes else None
     wanted = task.target if labels is None else (task.target[:, None] == labels).astype(np.float64)
     model = task.make_model(name)
-    backbone: Any = model.estimator
+    backbone = set_random_states(model, clone(model.estimator), model.random_state)
     wanted = _standardize(wanted.reshape(len(wanted), -1), kept) if labels is None else wanted
-    found = [
-        _clone(backbone).fit(_safe_indexing(task.X, kept), column[kept]).predict(_safe_indexing(task.X, test))
-        for column in (wanted.T if name == "hist-gradient-boosting" else [wanted])
-    ]
+    known, unknown = _safe_indexing(task.X, kept), _safe_indexing(task.X, test)
+    columns = wanted.T if name == "hist-gradient-boosting" else [wanted]
+    found = [backbone.fit(known, column[kept]).predict(unknown) for column in columns]
     errors = np.hstack([np.asarray(part).reshape(len(test), -1) for part in found]) - wanted[test]
-    return {"screened": float(np.mean(errors**2) if task.has_classes else np.mean(np.abs(errors)))}
+    return {_FIRST_LOOK: float(np.mean(errors**2) if task.has_classes else np.mean(np.abs(errors)))}
 
 
 def _measure(task: Task, name: str, folds: list[tuple[Any, Any, Any]]) -> dict[str, float]:
@@ -311,10 +313,6 @@ def _measure_fold(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str
             "Winkler": np.mean(scores),
         }
     return {figure: float(number) for figure, number in figures.items()}
-
-
-def _clone(estimator: Any) -> Any:
-    return clone(estimator)
 
 
 def _standardize(target: Floats, kept: Any) -> Floats:

@@ -34,7 +34,7 @@ from onsphere.models.backbone import (
 )
 from onsphere.models.base import CalibratedModel
 from onsphere.models.choice import choose_for
-from onsphere.models.fitted import FittedModel, check_features, wrap_fitted
+from onsphere.models.fitted import check_features, get_fitted, wrap_fitted
 from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
 from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.sphere import OneHot, geometry, scores
@@ -300,7 +300,7 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         weights = check_sample_weight(sample_weight, rows)
         if fitted is not None:
             check_features(self, fitted, rows)
-            self._take_classes(fitted.model, labels)
+            self._take_classes(get_fitted(fitted), labels)
         columns = join_columns(self.embedding_.embed(labels), magnitude=False, mean=False)
         self._layout: dict[str, Any] = {"n_outputs": len(self.classes_), "magnitude": False, "mean": False}
         self.estimator_ = fitted or fit_backbone(self, backbone, rows, columns, weights, self._layout)
@@ -319,8 +319,9 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
     def _make_fold(self) -> Any:
         return self._clone_chosen()
 
-    def _take_classes(self, model: Any, labels: NDArray[Any]) -> None:
+    def _take_classes(self, fitted: Any, labels: NDArray[Any]) -> None:
         """Take over the classes of a fitted model, if it names them."""
+        model: Any = fitted.model
         known = getattr(model, "classes_", None)
         if known is None:
             return
@@ -351,7 +352,7 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
 
     def _find_probabilities(self, direction: Floats) -> Floats:
         """Return the probabilities nearest to each direction; those of a fitted model are its own."""
-        return direction if isinstance(self.estimator_, FittedModel) else project_to_simplex(direction)
+        return direction if get_fitted(self.estimator_) is not None else project_to_simplex(direction)
 
     def _get_ordinary(self) -> float | None:
         return None if self._frames is None else self._frames.ordinary

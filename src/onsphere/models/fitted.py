@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
@@ -24,7 +25,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 
-__all__ = ["FittedModel", "OnnxModel", "check_features", "is_fitted", "wrap_fitted"]
+__all__ = ["FittedModel", "OnnxModel", "check_features", "get_fitted", "is_fitted", "wrap_fitted"]
 
 # By how much probabilities may miss 1 in all: they may be sums of single-precision numbers.
 _ROUNDING = 1e-4
@@ -48,6 +49,9 @@ class FittedModel(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Return the model as it is."""
         return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
 
     def predict(self, X: Any) -> Floats:
         """Return the numbers that the model predicts, (n, D), or the probabilities of all classes, (n, C)."""
@@ -145,8 +149,17 @@ class OnnxModel(BaseEstimator):
         self.content = state["content"]
 
 
-def wrap_fitted(owner: object, estimator: Any, *, has_classes: bool = False) -> FittedModel:
-    """Return a fitted model as a backbone, or raise an error if it cannot be one."""
+def get_fitted(backbone: Any) -> FittedModel | None:
+    """Return the fitted model that a backbone is, or that the last step of a pipeline is; None for any other."""
+    learner = backbone[-1] if isinstance(backbone, Pipeline) else backbone
+    return learner if isinstance(learner, FittedModel) else None
+
+
+def wrap_fitted(owner: object, estimator: Any, *, has_classes: bool = False) -> FittedModel | Pipeline:
+    """Return a fitted model as a backbone, or raise an error if it cannot be one.
+
+    Of a fitted pipeline the last step is wrapped, so that frames see the numbers that the steps before it make.
+    """
     model = unfreeze(estimator)
     if is_onnx_path(model):
         model = _read_onnx(Path(model))
@@ -169,6 +182,9 @@ def wrap_fitted(owner: object, estimator: Any, *, has_classes: bool = False) -> 
             f"Expected a fitted classifier with predict_proba as the 'estimator' of {who}. Got {name}, which gives "
             "labels alone. Fit it with probabilities, or wrap it in CalibratedClassifierCV."
         )
+    if isinstance(model, Pipeline):
+        name, last = model.steps[-1]
+        return Pipeline([*model.steps[:-1], (name, FittedModel(last, has_classes=has_classes))])
     return FittedModel(model, has_classes=has_classes)
 
 
@@ -225,9 +241,9 @@ def _read_onnx(path: Path) -> OnnxModel:
     return model
 
 
-def check_features(owner: object, fitted: FittedModel, rows: Any) -> None:
+def check_features(owner: object, backbone: FittedModel | Pipeline, rows: Any) -> None:
     """Check that rows have the columns that a fitted model was trained on, as far as it knows them."""
-    model = fitted.model
+    model: Any = backbone if isinstance(backbone, Pipeline) else backbone.model
     known: Any = getattr(model, "n_features_in_", None)
     for name in ("num_feature", "num_features"):  # boosters of LightGBM and XGBoost
         known = getattr(model, name)() if known is None and hasattr(model, name) else known

@@ -29,6 +29,7 @@ __all__ = [
     "SIGMA_FLOOR",
     "ErrorFrame",
     "clip_inputs",
+    "find_floor",
     "fit_error_frame",
     "has_mean_leaves",
     "predict_left_out",
@@ -55,6 +56,17 @@ _GAUSSIAN_90 = 1.6449
 # Added to sigma in conformal intervals, as a share of the target's spread: rows on which all trees agree would
 # otherwise get intervals of width 0.
 SIGMA_FLOOR = 0.01
+
+# That share of the spread is far more than the errors of a model that is nearly exact. Where errors alone tell of the
+# noise, the addition is at most this share of the usual one.
+_FLOOR_OF_ERRORS = 0.2
+
+# From the median of |error| to the standard deviation of a Gaussian: a scale that no outlier moves.
+_MEDIAN_TO_SIGMA = 1.4826
+
+# With fewer rows than this, and without a target frame, half of the trees try every threshold: extremely randomised
+# ones miss small corners of large noise. With more rows it changes little, and takes longer.
+_FEW_ROWS = 1_000
 
 # Added to what trees see the logarithm of: below it, differences mean nothing.
 _SMALLEST = 1e-3
@@ -179,18 +191,47 @@ def fit_error_frame(
     from sklearn.ensemble import ExtraTreesRegressor
 
     scale = np.sqrt(np.mean(error**2, axis=0))
+    if sigma is None:
+        usual = _MEDIAN_TO_SIGMA * np.median(np.abs(error), axis=0)
+        scale = np.where(usual > 0, usual, scale)
     scale = np.where(scale > 0, scale, 1.0)
     trees = ExtraTreesRegressor(100, min_samples_leaf=10, random_state=random_state)
     if sigma is None and len(error) > _N_TREE_ROWS:
         trees.set_params(bootstrap=True, max_samples=_N_TREE_ROWS)
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
+    if sigma is None:  # errors of both signs alike: what a model is off by on average is a part of its noise
+        direction[..., 0] = 0.0
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
     inputs = frame.join_inputs(rows, value, sigma, missed)
     trees.fit(inputs, columns)
+    if sigma is None and len(error) < _FEW_ROWS:
+        _mix_with_random_forest(trees, inputs, columns)
     if stretches and len(error) >= _N_ROWS_STRETCHED:
         return _fit_stretch(frame, inputs, columns, error / scale)
     return frame
+
+
+def _mix_with_random_forest(trees: Any, inputs: Floats, columns: Floats) -> None:
+    """Replace half of the trees by those of a random forest."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    half = trees.n_estimators // 2
+    options = {"min_samples_leaf": trees.min_samples_leaf, "random_state": trees.random_state}
+    trees.estimators_[half:] = RandomForestRegressor(half, **options).fit(inputs, columns).estimators_
+
+
+def find_floor(error: Floats, spread: Floats) -> Floats:
+    """Return what is added to a sigma that errors on left-out rows (n, D) tell, (D,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> find_floor(np.array([[-1.0], [1.0], [2.0]]), np.array([30.0]))
+    array([0.2])
+    """
+    usual, largest = _FLOOR_OF_ERRORS * np.median(np.abs(error), axis=0), SIGMA_FLOOR * spread
+    return np.where(usual > 0, np.minimum(usual, largest), largest)
 
 
 def _fit_stretch(frame: ErrorFrame, inputs: Floats, columns: Floats, error: Floats) -> ErrorFrame:
@@ -249,7 +290,7 @@ def predict_left_out(
     from sklearn.model_selection import KFold
 
     table, left_out = make_indexable(X), np.empty_like(columns)
-    folds = list(KFold(n_folds, shuffle=True, random_state=0).split(columns))
+    folds = list(KFold(min(n_folds, len(columns)), shuffle=True, random_state=0).split(columns))
 
     def predict_fold(kept: Any, held: Any) -> Floats:
         part = None if weights is None else weights[kept]

@@ -46,10 +46,11 @@ from onsphere.models.backbone import (
     predict_columns,
     prepare_backbone,
     split_columns,
+    sum_categories,
 )
 from onsphere.models.choice import choose_for
 from onsphere.models.distributions import DistributionMixin
-from onsphere.models.fitted import FittedModel, check_features, wrap_fitted
+from onsphere.models.fitted import check_features, get_fitted, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
 from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.models.noise import (
@@ -57,6 +58,7 @@ from onsphere.models.noise import (
     SIGMA_FLOOR,
     ErrorFrame,
     clip_inputs,
+    find_floor,
     fit_error_frame,
     has_mean_leaves,
     predict_left_out,
@@ -118,8 +120,7 @@ class RegressionPrediction(NamedTuple):
 
     def get_value(self, model: Any) -> Floats:
         """Return the value in the shape of the y of fit."""
-        value = self.value if model.domain_ is None else model.domain_.from_scale(self.value)
-        return _shape_like_target(model, value)
+        return _convert_value(model, self.value)
 
     def get_sigma(self, model: Any) -> Floats:
         """Return sigma in the unit and the shape of the y of fit, as calibrated as the model is."""
@@ -218,14 +219,19 @@ class RegressionPrediction(NamedTuple):
 
     def _get_interval_sigma(self, model: Any, width: str) -> Floats:
         """Return the sigma in whose units intervals are measured; see `onsphere.calibration.width`."""
-        return pick_width(width, self.value, self.sigma, self.noise, model.spread_)
+        return pick_width(width, self.value, self.sigma, self.noise, model)
 
 
-def pick_width(width: str, value: Any, sigma: Any, noise: Any, spread: Floats) -> Any:
+def pick_width(width: str, value: Any, sigma: Any, noise: Any, model: Any) -> Any:
     """Return the sigma of a name in `onsphere.calibration.width`, (n, D); numpy, or arrays of a graph."""
     if width == "flat":
-        return value * 0.0 + spread
-    return (noise if width == "noise" and noise is not None else sigma) + SIGMA_FLOOR * spread
+        return value * 0.0 + model.spread_
+    return (noise if width == "noise" and noise is not None else sigma) + model._get_floor()
+
+
+def _convert_value(model: Any, value: Floats) -> Floats:
+    """Return a value in the unit and the shape of the y of fit."""
+    return _shape_like_target(model, value if model.domain_ is None else model.domain_.from_scale(value))
 
 
 def _shape_like_target(model: Any, values: Floats) -> Floats:
@@ -244,6 +250,8 @@ class RegressionMixin(DistributionMixin):
         None  # by which calibration made sigma fit the errors; models of older files have none
     )
 
+    _floor: Floats | None = None  # None for a share of the spread, as in models of older files
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[reportAttributeAccessIssue]
         tags.target_tags.multi_output = True
@@ -257,11 +265,15 @@ class RegressionMixin(DistributionMixin):
         """The sigma in whose units errors are measured before labels come in; see `onsphere.calibration.width`."""
         return "total" if self.domain_ is None or self.domain_.scale == "linear" else "noise"
 
+    def _get_floor(self) -> Floats:
+        """Return what is added to sigma in intervals, (D,)."""
+        return SIGMA_FLOOR * self.spread_ if self._floor is None else self._floor
+
     def _calibrate_sigma(self, sigma: Any) -> Any:
         """Return sigma times the factor that makes it fit the errors of the calibration rows, if there are any."""
         if self._sigma_factor is None:
             return sigma
-        return (sigma + SIGMA_FLOOR * self.spread_) * self._sigma_factor
+        return (sigma + self._get_floor()) * self._sigma_factor
 
     def _check_target(self, y: Any) -> Floats:
         """Return the target of fit, (n,) or (n, D), checked, and remember its shape and names."""
@@ -283,9 +295,12 @@ class RegressionMixin(DistributionMixin):
         sigma : array like value, with return_std=True
         """
         if not return_std:
-            return self._predict(X).get_value(self)
+            return self._predict_value(X)
         prediction = self._predict_as(RegressionPrediction, X, "predict with return_std=True", "numbers")
         return prediction.get_value(self), prediction.get_sigma(self)
+
+    def _predict_value(self, X: Any) -> NDArray[Any]:
+        return self._predict(X).get_value(self)
 
     def predict_sigma(self, X: Any) -> Floats:
         """Return the standard deviation of the noise, in the unit and shape of the target."""
@@ -335,18 +350,19 @@ class RegressionMixin(DistributionMixin):
         array of shape (n, 2), or (n, D, 2) if y had two dimensions: lower and upper end; for several coverages, as
         many of these
         """
-        if isinstance(coverage, Sequence | np.ndarray):
-            if len(coverage) == 0 or isinstance(coverage, str):
-                raise parameter_error("predict_interval", "coverage", "a number in (0, 1), or several", coverage)
-            options: Any = {"simultaneous": simultaneous, "tails": tails, "groups": groups}
-            return np.stack([self.predict_interval(X, coverage=float(each), **options) for each in coverage])
-        check_number("predict_interval", "coverage", coverage, above=0, below=1)
+        is_list = not isinstance(coverage, str) and np.ndim(coverage) == 1
+        asked: list[Any] = list(coverage) if is_list else [coverage]  # type: ignore[reportArgumentType]
+        if not asked or isinstance(coverage, str):
+            raise parameter_error("predict_interval", "coverage", "a number in (0, 1), or several", coverage)
+        for each in asked:
+            check_number("predict_interval", "coverage", each, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
         check_option("predict_interval", "tails", tails, TAILS)
         self._require_calibration("predict_interval")
         prediction = self._predict_as(RegressionPrediction, X, "predict_interval", "numbers")
         prediction = self._predict_by_group(X, groups, "predict_interval", prediction)
-        return prediction.get_interval(self, coverage, simultaneous=simultaneous, tails=tails)
+        found = [prediction.get_interval(self, each, simultaneous=simultaneous, tails=tails) for each in asked]
+        return np.stack(found) if is_list else found[0]
 
     def predict_radius(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> Floats:
         """Return the radius of the ball around each prediction that holds all outputs with probability `coverage`.
@@ -515,7 +531,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             del self._eval_set
 
     def _inspect_rows(self, X: Any) -> None:
-        if isinstance(self.estimator_, FittedModel) and not self._has_known_rows:
+        if get_fitted(self.estimator_) is not None and not self._has_known_rows:
             warn_about_known_leaves(self.estimator_.model, X, stacklevel=4)
 
     def _make_fold(self) -> Any:
@@ -595,8 +611,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             self._layout = {"n_outputs": embedding.n_outputs_, **carried}
         learned = columns if has_target else as_columns(target)
         self._n_columns = learned.shape[1]
-        self._errors_at_fit = self._sigma_factor = None
-        if isinstance(backbone, FittedModel):
+        self._errors_at_fit = self._sigma_factor = self._floor = None
+        if get_fitted(backbone) is not None:
             check_features(self, backbone, rows)
             if eval_set is not None:
                 raise InvalidInputError(
@@ -625,7 +641,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
         domain = find_domain(self, target[counted])
         candidates = [] if domain is None else list_scales(domain, as_columns(target)[counted])
-        if len(candidates) < 2 or isinstance(backbone, FittedModel):  # which predicts the target itself
+        if len(candidates) < 2 or get_fitted(backbone) is not None:  # which predicts the target itself
             return domain
         losses: list[float] = []
         for candidate in candidates:
@@ -652,7 +668,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             "embedding": repr(embedding) != repr(Lift()),
         }
         named = next((name for name, is_needed in needs_target.items() if is_needed), None)
-        is_fitted = isinstance(backbone, FittedModel)
+        is_fitted = get_fitted(backbone) is not None
         if is_fitted and (named is not None or "error" not in asked):
             has = "has no target frame" if named is not None else "has its sigma from the error frame"
             raise InvalidInputError(
@@ -702,7 +718,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         """Learn the shape of the errors of left-out rows."""
         _, value, sigma = self._read_table(left_out)
         measured: Any = frames.measure(numbers, value, sigma, center=self._center, spread=self.spread_)
-        total = pick_width(self._usual_width, value, measured.sigma, measured.noise, self.spread_)
+        total = pick_width(self._usual_width, value, measured.sigma, measured.noise, self)
         residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
         return fit_shape(clip_inputs(numbers), residuals, value, total, shape=self._get_asked_shape())
 
@@ -721,7 +737,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         Both are None, with a warning, if there is a target frame and rows cannot be left out.
         """
         has_target, learns = self._layout is not None, counted.sum() >= N_ROWS_NEEDED
-        if isinstance(self.estimator_, FittedModel):
+        if get_fitted(self.estimator_) is not None:
             left_out = predict_columns(self, self.estimator_, rows, self._n_columns)
             self._warn_about_known_rows((target - left_out)[counted])
         else:
@@ -754,6 +770,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             stretches=has_target and self.shape == "pooled",
             random_state=0,
         )
+        if not has_target and learns:
+            self._floor = find_floor(target[counted] - value, self.spread_)
         return frame, left_out
 
     def _warn_about_known_rows(self, error: Floats) -> None:
@@ -806,9 +824,10 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     @property
     def noise_importances_(self) -> Floats:
-        """The share of each number that the frames see in what tells of the noise, (p,); at most 1 in all.
+        """The share of each column in what tells of the noise, (p,); at most 1 in all.
 
         The rest is what the prediction tells. For forests with a target frame it is what each tells of the target.
+        Where the steps of a pipeline make numbers of the columns, it is that of each number.
         """
         check_fitted(self, "estimator_")
         frames = self._frames
@@ -816,10 +835,21 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         learner = get_learner(self.estimator_)[1]
         if error is not None and error.trees is None and has_mean_leaves(learner):
             return learner.feature_importances_
-        if frames is None or error is None or error.trees is None or not error.uses_rows:
+        if frames is None or error is None:
             raise missing_frame_error(self, "noise_importances_", "error")
+        if error.trees is None or not error.uses_rows:
+            raise InvalidInputError(
+                "noise_importances_ needs noise that is learned from the columns of rows. Got a model whose noise is "
+                "one level, or comes from the prediction alone: it had few rows, no table of numbers, or one of many "
+                "columns."
+            )
         n_others = (1 + (self._layout is not None)) * len(self.spread_) + (frames.ordinary is not None)
-        return error.trees.feature_importances_[: error.trees.n_features_in_ - n_others]
+        shares = error.trees.feature_importances_[: error.trees.n_features_in_ - n_others]
+        return sum_categories(frames.encoder, shares)
+
+    def _predict_value(self, X: Any) -> Floats:
+        """Return the value alone: the frames, which cost more than most backbones, are not asked."""
+        return _convert_value(self, self._predict_outputs(X)[2])
 
     def _predict(self, X: Any) -> RegressionPrediction:
         numbers, outputs, value, sigma = self._predict_outputs(X)
