@@ -34,7 +34,7 @@ from onsphere.models.backbone import (
 )
 from onsphere.models.base import CalibratedModel
 from onsphere.models.choice import choose_for
-from onsphere.models.fitted import check_features, get_fitted, wrap_fitted
+from onsphere.models.fitted import check_features, get_fitted, unwrap_fitted, wrap_fitted
 from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
 from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.sphere import OneHot, geometry, scores
@@ -313,8 +313,9 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
             self._frames = Frames(found.n_steps, input_frame, encoder=found.encoder)
 
     def _inspect_rows(self, X: Any) -> None:
-        if isinstance(self.estimator_, FittedModel):
-            warn_about_known_leaves(self.estimator_.model, X, stacklevel=3)
+        model = unwrap_fitted(self.estimator_)
+        if model is not None:
+            warn_about_known_leaves(model, X, stacklevel=3)
 
     def _make_fold(self) -> Any:
         return self._clone_chosen()

@@ -50,7 +50,7 @@ from onsphere.models.backbone import (
 )
 from onsphere.models.choice import choose_for
 from onsphere.models.distributions import DistributionMixin
-from onsphere.models.fitted import check_features, get_fitted, wrap_fitted
+from onsphere.models.fitted import check_features, get_fitted, unwrap_fitted, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
 from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.models.noise import (
@@ -531,8 +531,9 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             del self._eval_set
 
     def _inspect_rows(self, X: Any) -> None:
-        if get_fitted(self.estimator_) is not None and not self._has_known_rows:
-            warn_about_known_leaves(self.estimator_.model, X, stacklevel=4)
+        model = unwrap_fitted(self.estimator_)
+        if model is not None and not self._has_known_rows:
+            warn_about_known_leaves(model, X, stacklevel=4)
 
     def _make_fold(self) -> Any:
         fold = self._clone_chosen()
