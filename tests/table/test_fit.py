@@ -179,7 +179,7 @@ def test_a_rare_class_is_left_out_with_a_note_and_a_small_one_is_kept():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "CANDIDATES", names)
         found = fit_table(frame, ["label"])
-    assert [set(row) for row in found.candidates] == [{"backbone", "error", "coverage", "Brier"}]
+    assert [set(row) for row in found.candidates] == [{"backbone", "first look", "error", "coverage", "Brier"}]
 
 
 def test_a_backbone_can_be_chosen_with_many_small_classes():
