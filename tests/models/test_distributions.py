@@ -38,6 +38,22 @@ def draw_skewed(n, seed=0):
     return X, X + np.where(X[:, :1] < 0, -errors, errors)
 
 
+def draw_sales(n, seed=0, *, whole=False):
+    """Sales that are 0 with a probability that one feature tells, and otherwise depend on another."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    is_zero = rng.uniform(size=n) < 1 / (1 + np.exp(-1.5 * X[:, 1]))
+    positive = (
+        rng.poisson(np.exp(1.5 + 0.5 * X[:, 0])) if whole else np.exp(1 + 0.7 * X[:, 0] + 0.5 * rng.normal(size=n))
+    )
+    return X, np.where(is_zero, 0.0, positive)
+
+
+@pytest.fixture(scope="module")
+def sales():
+    return HCMRegressor(domain="auto", random_state=0).fit(*draw_sales(600)).calibrate(*draw_sales(600, 1))
+
+
 @pytest.fixture(scope="module")
 def prices():
     return HCMRegressor(domain="auto", random_state=0).fit(*draw_prices(500)).calibrate(*draw_prices(199, 1))
@@ -113,6 +129,42 @@ def test_counts_are_whole_and_have_a_probability_of_zero(counts):
     assert interval_coverage(y, *counts.predict_interval(X).T) > 0.87
 
 
+def test_the_probability_of_zero_is_the_share_of_zeros(sales):
+    X, y = draw_sales(4000, 2)
+    zero = sales.predict_zero_probability(X)
+    assert zero.mean() == pytest.approx(np.mean(y == 0), abs=0.05)
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        rows = (zero >= low) & (zero < low + 0.2)
+        assert np.mean(y[rows] == 0) == pytest.approx(zero[rows].mean(), abs=0.12)
+    draws = sales.sample(X, 20, random_state=0)
+    np.testing.assert_allclose(np.mean(draws == 0, axis=0), zero, atol=0.6)
+    assert np.mean(draws == 0) == pytest.approx(zero.mean(), abs=0.01)
+    quantiles = sales.predict_quantiles(X, [0.3, 0.9])
+    apart = np.abs(zero - 0.3) > 0.01
+    np.testing.assert_array_equal(quantiles[apart, 0] == 0, zero[apart] > 0.3)
+    assert np.mean(y <= quantiles[:, 1]) == pytest.approx(0.9, abs=0.05)
+    places = sales.predict_distribution(X).pit(y, random_state=0)
+    assert np.histogram(places, 5, (0, 1))[0].min() > 600  # of 800
+    for tails in ("symmetric", "equal", "shortest"):
+        assert interval_coverage(y, *sales.predict_interval(X, tails=tails).T) > 0.86
+
+
+@pytest.mark.parametrize("calibration", [None, "cv"])
+def test_counts_with_too_many_zeros_have_a_step_there(calibration):
+    model = HCMRegressor(domain="count", calibration=calibration, random_state=0).fit(*draw_sales(400, whole=True))
+    if calibration is None:
+        model.calibrate(*draw_sales(400, 1, whole=True))
+    X, y = draw_sales(3000, 2, whole=True)
+    assert model.predict_zero_probability(X).mean() == pytest.approx(np.mean(y == 0), abs=0.06)
+
+
+def test_a_probability_of_zero_needs_zeros(prices, plain):
+    with pytest.raises(InvalidInputError, match=r"5% or more are 0\. Got 0\.0% of zeros"):
+        prices.predict_zero_probability(draw_prices(3)[0])
+    with pytest.raises(InvalidInputError, match="Got no such domain"):
+        plain.predict_zero_probability(draw_counts(3)[0])
+
+
 def test_targets_outside_the_domain_are_named_in_fit_and_in_calibrate(counts):
     X, y = draw_counts(60)
     with pytest.raises(
@@ -149,10 +201,10 @@ def test_folds_calibrate_the_scores_of_the_model_itself():
     assert np.mean((y >= low) & (y <= high)) == pytest.approx(0.9, abs=0.06)
 
 
-@pytest.mark.parametrize("name", ["prices", "counts", "plain", "skewed"])
+@pytest.mark.parametrize("name", ["prices", "counts", "plain", "skewed", "sales"])
 def test_files_and_graphs_keep_all_of_it(name, request, tmp_path):
     model = request.getfixturevalue(name)
-    draw = {"prices": draw_prices, "skewed": draw_skewed}.get(name, draw_counts)
+    draw = {"prices": draw_prices, "skewed": draw_skewed, "sales": draw_sales}.get(name, draw_counts)
     X = draw(300, 3)[0]
     again = load(model.save(tmp_path / "model.onsphere"))
     assert again.domain_ == model.domain_

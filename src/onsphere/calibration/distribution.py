@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from onsphere._internal.validation import Floats, check_number, check_option, make_random_state
 from onsphere.calibration.calibration import RegressionCalibration
 from onsphere.calibration.shape import Shape
+from onsphere.calibration.zeros import ZeroShape
 from onsphere.errors import InvalidInputError
 from onsphere.metrics import crps_per_row
 from onsphere.sphere.domain import Domain
@@ -57,10 +58,10 @@ class PredictiveDistribution:
         On the scale on which the target is learned.
     calibration : RegressionCalibration
     domain : Domain
-    shape : Shape or None
+    shape : Shape, ZeroShape or None
         None where no rows were left out in training.
     curves : array of shape (n, D, K) or None
-        The shape of each row; None if all have the same.
+        What the shape says of each row; None if all have the same.
     is_flat : bool
         Whether y had one dimension.
     """
@@ -69,7 +70,7 @@ class PredictiveDistribution:
     sigma: Floats
     calibration: RegressionCalibration
     domain: Domain
-    shape: Shape | None
+    shape: Shape | ZeroShape | None
     curves: Floats | None
     is_flat: bool
 
@@ -158,15 +159,16 @@ class PredictiveDistribution:
             Draws the place within a step of the distribution, with which the transform of rows drawn like the
             calibration rows is uniform exactly. None takes the middle of the step.
         """
-        scores = self._to_scores(self.check_target("pit", y))
-        place: Any = 0.5 if random_state is None else make_random_state("pit", random_state).uniform(size=scores.shape)
+        target = self.check_target("pit", y)
+        first, last = self._to_scores(target, 0.0), self._to_scores(target)  # of a step, such as that at 0
+        place: Any = 0.5 if random_state is None else make_random_state("pit", random_state).uniform(size=last.shape)
         heaviest = self._weights.max()
         total = self._weights.sum() + heaviest
-        result = np.empty_like(scores)
-        for output in range(scores.shape[1]):
+        result = np.empty_like(last)
+        for output in range(last.shape[1]):
             ranked, held = self._sorted[output]
-            below = held[np.searchsorted(ranked, scores[:, output], side="left")]
-            upto = held[np.searchsorted(ranked, scores[:, output], side="right")] + heaviest
+            below = held[np.searchsorted(ranked, first[:, output], side="left")]
+            upto = held[np.searchsorted(ranked, last[:, output], side="right")] + heaviest
             at = place if random_state is None else place[:, output]
             result[:, output] = (below + at * (upto - below)) / total
         return self._shape_like_target(result)
@@ -256,9 +258,12 @@ class PredictiveDistribution:
         """Return targets (n, D) that have these scores."""
         return self.domain.to_target(self._to_values(scores))
 
-    def _to_scores(self, target: Floats) -> Floats:
+    def _to_scores(self, target: Floats, place: float = 1.0) -> Floats:
+        """Return the scores of targets (n, D), of equal ones at a place in their step."""
         residuals = (self.domain.to_scale(self.domain.clip(target)) - self.value) / self.sigma
-        return residuals if self.curves is None or self.shape is None else self.shape.to_scores(residuals, self.curves)
+        if self.curves is None or self.shape is None:
+            return residuals
+        return self.shape.to_scores(residuals, self.curves, place)
 
     def _iterate_atoms(self) -> Iterator[tuple[slice, Floats]]:
         """Yield some rows at a time, with the target that each calibration row's error makes of each, (n, D, m)."""
@@ -297,7 +302,7 @@ class PredictiveDistribution:
         return values[:, 0] if self.is_flat else values
 
 
-def _require_shape(shape: Shape | None) -> Shape:
+def _require_shape(shape: Shape | ZeroShape | None) -> Shape | ZeroShape:
     if shape is None:
         raise InvalidInputError(
             "tails='shortest' needs a model that left rows out in training, to know which side errors are longer on. "

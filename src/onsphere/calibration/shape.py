@@ -7,6 +7,7 @@ all rows. As trees average the same rows for all knots, the scores rise from kno
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,12 @@ from array_api_compat import array_namespace
 from onsphere._internal.validation import Floats
 from onsphere.sphere.geometry import Array
 
-__all__ = ["SHAPES", "Shape", "fit_shape"]
+__all__ = ["LEVELS", "SHAPES", "Shape", "find_knots", "fit_shape", "share_misses"]
 
 SHAPES = ("pooled", "local", "auto")
 
 # Probabilities at the knots.
-_LEVELS = np.array([0.005, 0.01, 0.025, *np.arange(1, 20) / 20, 0.975, 0.99, 0.995])
+LEVELS = np.array([0.005, 0.01, 0.025, *np.arange(1, 20) / 20, 0.975, 0.99, 0.995])
 
 # How much of the shape that all rows share remains in that of a row, so that scores rise everywhere.
 _SHARED = 0.3
@@ -62,10 +63,10 @@ class Shape:
         """Return the score at each knot, (n, D, K), from the columns that the trees predict; numpy or a graph."""
         n_outputs, n_knots = self.knots.shape
         below = array_namespace(columns).reshape(columns, (-1, n_outputs, n_knots))
-        return below * (1.0 - _SHARED) + (_SHARED * _LEVELS - 0.5)
+        return below * (1.0 - _SHARED) + (_SHARED * LEVELS - 0.5)
 
-    def to_scores(self, residuals: Floats, curves: Floats) -> Floats:
-        """Return the scores (n, D) of residuals (n, D), linear between knots and beyond."""
+    def to_scores(self, residuals: Floats, curves: Floats, place: float | Floats = 1.0) -> Floats:
+        """Return the scores (n, D) of residuals (n, D), linear between knots and beyond; there is no step to place."""
         scores = np.empty_like(residuals)
         for output, knots in enumerate(self.knots):
             t, curve = residuals[:, output], curves[:, output]
@@ -97,8 +98,8 @@ class Shape:
     def _get_slopes(self, output: int) -> tuple[float, float]:
         """Return how fast scores rise below the first knot and above the last."""
         knots = self.knots[output]
-        return float((_LEVELS[1] - _LEVELS[0]) / (knots[1] - knots[0])), float(
-            (_LEVELS[-1] - _LEVELS[-2]) / (knots[-1] - knots[-2])
+        return float((LEVELS[1] - LEVELS[0]) / (knots[1] - knots[0])), float(
+            (LEVELS[-1] - LEVELS[-2]) / (knots[-1] - knots[-2])
         )
 
     def find_shortest_tails(self, coverage: float, convert: Any) -> Floats:
@@ -106,15 +107,29 @@ class Shape:
 
         Training rows alone decide it, so that calibration rows remain like new ones. `convert` makes targets of values.
         """
-        shares = np.arange(1, 20) / 20
-        miss = 1.0 - coverage
-        best = np.empty(len(self.knots))
-        for output, knots in enumerate(self.knots):
-            value, sigma = self.typical_value[output], self.typical_sigma[output]
-            ends = [np.interp(levels, _LEVELS, knots) for levels in (miss * shares, 1.0 - miss * (1.0 - shares))]
-            lower, upper = (convert(value + sigma * end) for end in ends)
-            best[output] = shares[np.argmin(upper - lower)]
-        return best
+
+        def find_quantiles(levels: Floats, output: int) -> Floats:
+            residuals = np.interp(levels, LEVELS, self.knots[output])
+            return convert(self.typical_value[output] + self.typical_sigma[output] * residuals)
+
+        return share_misses(coverage, len(self.knots), find_quantiles)
+
+
+def share_misses(coverage: float, n_outputs: int, find_quantiles: Callable[[Floats, int], Floats]) -> Floats:
+    """Return the share of all misses that lie below, (D,), for which the intervals between quantiles are shortest."""
+    shares = np.arange(1, 20) / 20
+    miss = 1.0 - coverage
+    widths = [
+        find_quantiles(1.0 - miss * (1.0 - shares), output) - find_quantiles(miss * shares, output)
+        for output in range(n_outputs)
+    ]
+    return shares[np.argmin(widths, axis=1)]
+
+
+def find_knots(residuals: Floats) -> Floats:
+    """Return the quantiles of residuals (n,) at `LEVELS`, apart even where residuals are equal."""
+    knots = np.quantile(residuals, LEVELS)
+    return knots + max(float(np.ptp(knots)), 1e-9) * 1e-6 * np.arange(len(LEVELS))
 
 
 def fit_shape(inputs: Floats, residuals: Floats, value: Floats, sigma: Floats, *, shape: str) -> Shape:
@@ -128,9 +143,7 @@ def fit_shape(inputs: Floats, residuals: Floats, value: Floats, sigma: Floats, *
     shape : {"pooled", "local", "auto"}
         "auto" lets rows have shapes of their own if that lowers the pinball loss of left-out rows by one percent.
     """
-    knots = np.quantile(residuals, _LEVELS, axis=0).T
-    step = np.maximum(np.ptp(knots, axis=1, keepdims=True), 1e-9) * 1e-6
-    knots = knots + step * np.arange(len(_LEVELS))  # equal ones would have no stretch between them
+    knots = np.array([find_knots(column) for column in residuals.T])
     pooled = Shape(knots, np.median(value, axis=0), np.median(sigma, axis=0), None, np.nan)
     if shape == "pooled" or len(residuals) < _N_ROWS_NEEDED:
         return pooled

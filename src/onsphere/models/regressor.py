@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +33,7 @@ from onsphere.calibration import RegressionCalibration, root_mean_square
 from onsphere.calibration.distribution import TAILS, PredictiveDistribution
 from onsphere.calibration.grouped_distribution import GroupedDistribution
 from onsphere.calibration.shape import SHAPES, Shape, fit_shape
+from onsphere.calibration.zeros import ZeroShape, find_zero_end, fit_zero_shape, has_step
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
     BackboneModel,
@@ -214,7 +216,9 @@ class RegressionPrediction(NamedTuple):
         if domain is not None:  # errors are in the unit of the target
             measured = replace(measured, error=root_mean_square(target - domain.from_scale(self.value)))
         if self.curves is not None:
-            measured = replace(measured, residuals=model._shape.to_scores(measured.residuals, self.curves))
+            # Any place in the step of equal targets, and the same again for the same rows.
+            place = np.random.default_rng(crc32(self.value.tobytes())).uniform(size=target.shape)
+            measured = replace(measured, residuals=model._shape.to_scores(measured.residuals, self.curves, place))
         return measured
 
     def _get_interval_sigma(self, model: Any, width: str) -> Floats:
@@ -242,8 +246,6 @@ class RegressionMixin(DistributionMixin):
     """Standard deviations, intervals, balls and distributions of a model that predicts numbers."""
 
     spread_: Floats
-    domain_: Domain | None = None
-    _shape: Shape | None = None
     _target_is_flat: bool
     _output_names: tuple[str, ...] | None = None
     _sigma_factor: Floats | None = (
@@ -540,7 +542,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         fold._eval_set = self._eval_set
         # So that a fold calibrates the same scores.
         is_local = self._shape is not None and self._shape.trees is not None
-        fold._choices = (self.domain_, "local" if is_local else "pooled")
+        kind = "zeros" if isinstance(self._shape, ZeroShape) else "local" if is_local else "pooled"
+        fold._choices = (self.domain_, kind)
         return fold
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -715,13 +718,19 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     def _get_asked_shape(self) -> str:
         return self.shape if self._choices is None else self._choices[1]
 
-    def _fit_shape(self, frames: Frames, numbers: Floats, left_out: Floats, target: Floats) -> Shape:
+    def _fit_shape(self, frames: Frames, numbers: Floats, left_out: Floats, target: Floats) -> Any:
         """Learn the shape of the errors of left-out rows."""
         _, value, sigma = self._read_table(left_out)
         measured: Any = frames.measure(numbers, value, sigma, center=self._center, spread=self.spread_)
         total = pick_width(self._usual_width, value, measured.sigma, measured.noise, self)
         residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
-        return fit_shape(clip_inputs(numbers), residuals, value, total, shape=self._get_asked_shape())
+        inputs, domain = clip_inputs(numbers), self.domain_ or Domain()
+        end = find_zero_end(domain)
+        is_zero = target <= end
+        asked = self._get_asked_shape()
+        if asked == "zeros" or (self._choices is None and has_step(domain, is_zero, residuals, (end - value) / total)):
+            return fit_zero_shape(inputs, is_zero, residuals, value, total, end=end)
+        return fit_shape(inputs, residuals, value, total, shape=asked)
 
     def _fit_error_frame(
         self,
@@ -869,15 +878,18 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             noise=None if self._frames is None else measured.noise,
             novelty=measured.novelty,
             missed=measured.missed,
-            curves=self._read_curves(numbers),
+            curves=self._read_curves(numbers, value, measured.sigma),
         )
 
-    def _read_curves(self, numbers: Any, *, predict: Any = None) -> Any:
+    def _read_curves(self, numbers: Any, value: Any, sigma: Any, *, predict: Any = None) -> Any:
         """Return the shape of the error of each row; numpy, or arrays of a graph. None if all have the same."""
         if self._shape is None or self._shape.trees is None:
             return None
         inputs, trees = clip_inputs(numbers), self._shape.trees
-        return self._shape.read_curves(trees.predict(inputs) if predict is None else predict(trees, inputs))
+        columns = trees.predict(inputs) if predict is None else predict(trees, inputs)
+        if isinstance(self._shape, ZeroShape):
+            return self._shape.read_curves(columns, value, sigma + SIGMA_FLOOR * self.spread_)
+        return self._shape.read_curves(columns)
 
     def _get_ordinary(self) -> float | None:
         return None if self._frames is None else self._frames.ordinary
