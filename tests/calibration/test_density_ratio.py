@@ -50,7 +50,7 @@ def test_missing_values_are_told_apart():
 
 def test_weights_are_clipped_and_counted():
     rng = np.random.default_rng(0)
-    rows, target = rng.normal(size=(4000, 1)), rng.normal(2, 0.6, size=(4000, 1))
+    rows, target = rng.normal(size=(4000, 1)), rng.normal(1.6, 0.6, size=(4000, 1))
     found = weigh_rows(rows, target)
     assert found.weights.max() == LARGEST_WEIGHT
     assert found.n_clipped > 0
@@ -58,7 +58,18 @@ def test_weights_are_clipped_and_counted():
 
 def test_rows_that_cannot_stand_for_the_target_are_an_error():
     rng = np.random.default_rng(0)
-    with pytest.raises(InvalidInputError, match=r"200 that tell as much as \d+ rows .*; 30 are needed \(AUROC"):
-        weigh_rows(rng.normal(size=(200, 1)), rng.normal(3, 0.3, size=(300, 1)))
+    with pytest.raises(InvalidInputError, match=r"40 that tell as much as \d+ rows .*; 30 are needed \(AUROC"):
+        weigh_rows(rng.normal(size=(40, 1)), rng.normal(1, 0.5, size=(300, 1)))
     with pytest.raises(InvalidInputError, match=r"at least 30 calibration rows .* Got 200 and 5"):
         weigh_rows(np.zeros((200, 1)), np.zeros((5, 1)))
+
+
+@pytest.mark.parametrize(("n_rows", "n_target"), [(300, 40), (3000, 1000), (6000, 40)])
+def test_target_rows_without_calibration_rows_near_them_are_an_error(n_rows, n_target):
+    """However many rows there are: more of them at the wrong place are no help."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(n_rows, 1))
+    assert weigh_rows(rows, rng.normal(1, 1, size=(n_target, 1))).auroc_left < 0.6
+    for centre in (3, 8):
+        with pytest.raises(InvalidInputError, match=r"told from the calibration rows even once these are weighted"):
+            weigh_rows(rows, rng.normal(centre, 1, size=(n_target, 1)))

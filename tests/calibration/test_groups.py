@@ -55,7 +55,19 @@ def test_numbers_are_cut_at_their_quantiles():
     np.testing.assert_array_equal(groups.find_parts(values), parts)
     np.testing.assert_array_equal(groups.find_parts([-1e9, 1e9]), [0, 4])
     assert len(fit_groups(GIVEN, values[:120])[0].names) == 2
-    assert fit_groups(GIVEN, values[:60])[0].names == ("all",)
+    assert fit_groups(GIVEN, values[:60] + 0.5)[0].names == ("all",)
+
+
+def test_whole_numbers_are_levels_unless_they_are_very_many():
+    stores = np.repeat(np.arange(101), 60)
+    for codes in (stores[:1800], stores[:1800].astype(float)):
+        groups, _ = fit_groups(GIVEN, codes)
+        assert len(groups.names) == 30
+        with pytest.raises(InvalidInputError, match="Got 99, without any"):
+            groups.find_parts([99])
+    assert len(fit_groups(GIVEN, stores[:6000])[0].names) == 100
+    assert len(fit_groups(GIVEN, stores)[0].names) == 5
+    assert len(fit_groups(GIVEN, stores[:1800] + 0.5)[0].names) == 5
 
 
 def test_ties_among_numbers_leave_no_empty_range():
@@ -111,21 +123,21 @@ def test_values_come_from_columns_functions_and_the_caller():
 @pytest.mark.parametrize(
     ("groups", "given", "words"),
     [
-        ("place", None, "must be one of the columns region, size. Got 'place'"),
+        ("place", None, r"assess needs the column that gives the groups, one of region, size\. Got 'place'"),
         ([1, 2, 3], [1, 2, 3], r"one group for each of the 2 rows\. Got the shape \(3,\)"),
         ([1, 2], None, r"calibrated with groups that were given as values\. Got None\. Pass groups="),
-        (lambda X: X.nothing, None, "has no attribute"),
+        (lambda X: X.nothing, None, r"The function that gives the groups failed with AttributeError: .*nothing"),
+        (lambda X: 1 / 0, None, r"ZeroDivisionError: division by zero\. It gets the X of assess"),
     ],
 )
 def test_wrong_groups_say_what_was_expected(groups, given, words):
     frame = pd.DataFrame({"region": ["n", "s"], "size": [1.0, 2.0]})
-    kind = AttributeError if callable(groups) else InvalidInputError
-    with pytest.raises(kind, match=words):
+    with pytest.raises(InvalidInputError, match=words):
         GroupSource.read(groups).find_values("assess", frame, given)
 
 
 def test_a_column_of_an_array_is_named_by_its_place():
     for column in ("region", 7):
-        with pytest.raises(InvalidInputError, match="the place of a column of X"):
-            GroupSource.read(column).find_values("calibrate", np.zeros((2, 2)), None)
+        with pytest.raises(InvalidInputError, match=rf"predict_interval finds the groups in column {column!r} of X"):
+            GroupSource.read(column).find_values("predict_interval", np.zeros((2, 2)), None)
     assert isinstance(fit_groups(GIVEN, ["a"])[0], Groups)

@@ -82,6 +82,13 @@ def test_several_losses_must_all_be_safe():
     assert 0 < both.sum() < alone.sum()
 
 
+def test_lists_and_arrays_mean_the_same():
+    losses = np.random.default_rng(0).uniform(size=(200, 4)) < 0.2
+    safe = find_safe_settings(losses, 0.3)
+    np.testing.assert_array_equal(find_safe_settings(losses.tolist(), 0.3), safe)
+    np.testing.assert_array_equal(find_safe_settings([losses, losses], np.array([0.3, 0.3])), safe)
+
+
 def test_a_fixed_sequence_stops_at_the_first_failure():
     means = np.array([0.0, 0.0, 1.0, 0.0])
     losses = np.broadcast_to(means, (200, 4))
@@ -111,8 +118,14 @@ def test_bad_input():
         find_safe_settings([losses], [0.1, 0.2])
     with pytest.raises(InvalidInputError, match="Got no losses"):
         find_safe_settings([], 0.1)
-    with pytest.raises(InvalidInputError, match="'max_risk' parameter"):
-        find_safe_settings(losses, 1.5)
+    for wrong in (0, 1.5, np.array([0.1, 2.0])):
+        with pytest.raises(InvalidInputError, match="'max_risk' parameter of find_safe_settings"):
+            find_safe_settings([losses, losses] if np.ndim(wrong) else losses, wrong)
+    with pytest.raises(InvalidInputError, match=r"Got 2 in row 3 \(counted from 0\)"):
+        find_safe_settings(np.where(np.arange(10) == 3, 2.0, 0.0)[:, None], 0.1)
+    for ask in (find_safe_settings, control_risk):
+        with pytest.raises(InvalidInputError, match="needs losses that are numbers"):
+            ask([["a"]], 0.1)
     with pytest.raises(InvalidInputError, match=r"shape \(n, m\)\. Got \(10, 3, 1\)"):
         control_risk(losses[..., None], 0.1)
     with pytest.raises(InvalidInputError, match="rises at place 2"):

@@ -115,7 +115,7 @@ def test_groups_by_a_column_of_a_table_survive_saving(tmp_path):
     )
     with pytest.raises(InvalidInputError, match="Got west, without any"):
         model.assess(frame[:1].assign(region="west"))
-    with pytest.raises(InvalidInputError, match="'groups' parameter of calibrate must be one of the columns a, region"):
+    with pytest.raises(InvalidInputError, match="calibrate needs the column that gives the groups, one of a, region"):
         model.calibrate(frame, y, groups="place")
 
 
@@ -223,6 +223,41 @@ def test_predicted_classes_are_groups_too():
     assert model.assess(draw_classes(rng, 50)[0]).prediction_set.shape == (50, 3)
 
 
+def test_a_column_for_groups_need_not_be_a_feature():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(size=900)})
+    y = frame["size"] + rng.normal(size=900)
+    tagged = frame.assign(region=rng.choice(["north", "south"], size=900))
+    model = HCMRegressor(Ridge()).fit(frame[:300], y[:300])
+    model.calibrate(tagged[300:600], y[300:600], groups="region", target_rows=tagged[600:])
+    ends = model.predict_interval(tagged[600:])
+    model.calibrate(frame[300:600], y[300:600], groups=tagged["region"][300:600], target_rows=frame[600:])
+    np.testing.assert_array_equal(ends, model.predict_interval(frame[600:], groups=tagged["region"][600:]))
+    model.calibrate(tagged[300:600], y[300:600], groups="region").update(tagged[600:], y[600:])
+    assert model.assess(tagged[:5]).lower.shape == (5,)
+    with (
+        pytest.warns(UserWarning, match="does not have valid feature names"),
+        pytest.raises(InvalidInputError, match=r"predict_interval finds the groups in column 'region' of X, a name"),
+    ):
+        model.predict_interval(frame[:5].to_numpy())
+    with pytest.raises(InvalidInputError, match=r"predict_interval needs the column .*, one of size\. Got 'region'"):
+        model.predict_interval(frame[:5])
+
+
+def test_groups_that_the_model_finds_itself_are_not_given_again():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 2)), rng.normal(size=200)
+    model = HCMRegressor(Ridge()).fit(X[:100], y[:100])
+    with pytest.raises(InvalidInputError, match="that was calibrated without groups"):
+        model.calibrate(X[100:], y[100:]).predict_interval(X, groups=y)
+    with pytest.raises(InvalidInputError, match="calibrated by prediction, and finds the groups of new rows itself"):
+        model.calibrate(X[100:], y[100:], groups="prediction").predict_interval(X, groups=y)
+    labels = (y > 0).astype(int)
+    sets = HCMClassifier(Ridge()).fit(X[:100], labels[:100]).calibrate(X[100:], labels[100:], groups="class")
+    with pytest.raises(InvalidInputError, match="calibrated by class"):
+        sets.predict_set(X, groups=labels)
+
+
 # --- weights and shift ---
 
 
@@ -278,7 +313,7 @@ def test_weights_that_are_not_above_zero_are_rejected(blind, weight):
 def test_shifts_that_cannot_be_met_are_errors(blind):
     rng = np.random.default_rng(0)
     X, y = draw_growing(rng, 200, 0.0)
-    with pytest.raises(InvalidInputError, match=r"200 that tell as much as \d+ rows like the target rows"):
+    with pytest.raises(InvalidInputError, match=r"even once these are weighted"):
         blind.calibrate(X, y, target_rows=rng.normal(4, 0.1, size=(200, 1)))
     with pytest.raises(InvalidInputError, match=r"target_rows or a sample_weight\. Got both"):
         blind.calibrate(X, y, target_rows=X, sample_weight=np.ones(200))

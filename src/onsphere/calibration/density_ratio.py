@@ -14,10 +14,14 @@ import numpy as np
 from onsphere._internal.validation import Floats
 from onsphere.errors import InvalidInputError
 
-__all__ = ["LARGEST_WEIGHT", "MIN_EFFECTIVE", "ShiftWeights", "compute_effective_size", "weigh_rows"]
+__all__ = ["LARGEST_WEIGHT", "MAX_LEFT", "MIN_EFFECTIVE", "ShiftWeights", "compute_effective_size", "weigh_rows"]
 
 LARGEST_WEIGHT = 10.0  # times the mean
 MIN_EFFECTIVE = 30.0
+
+# How well weighted calibration rows and target rows can still be told apart (AUROC), at most: where noise grows quickly
+# with the feature that shifts, 90 % are then still 85 % or more.
+MAX_LEFT = 0.6
 
 _N_FOLDS = 5
 
@@ -37,12 +41,15 @@ class ShiftWeights:
         Rows whose weight was above `LARGEST_WEIGHT`.
     auroc : float
         How well calibration rows and target rows can be told apart: .5 not at all, 1 always.
+    auroc_left : float
+        How well they still can be once calibration rows are weighted: near .5 if the weights do their work.
     """
 
     weights: Floats
     effective_size: float
     n_clipped: int
     auroc: float
+    auroc_left: float = 0.5
 
 
 def compute_effective_size(weights: Floats) -> float:
@@ -61,7 +68,8 @@ def weigh_rows(rows: Floats, target_rows: Floats) -> ShiftWeights:
     """Return weights with which calibration rows stand for target rows, by cross-fitted odds of a classifier.
 
     Of a logistic regression and of a forest, the one with the smaller log loss on rows left out is used; if
-    neither is better than a guess, all rows weigh the same.
+    neither is better than a guess, all rows weigh the same. An error says so if the calibration rows cannot stand for
+    the target rows: if both can be told apart even so, or if too few rows are left that count.
 
     Parameters
     ----------
@@ -103,13 +111,22 @@ def weigh_rows(rows: Floats, target_rows: Floats) -> ShiftWeights:
     weights = np.minimum(odds, LARGEST_WEIGHT)
     size = share_met * compute_effective_size(weights)
     auroc = float(roc_auc_score(is_target, best))
+    counts = np.concatenate([weights, np.ones(len(target_rows))])
+    left = float(roc_auc_score(is_target, best, sample_weight=counts))
+    if left > MAX_LEFT:
+        raise InvalidInputError(
+            "Expected calibration rows wherever target rows lie, so that some can stand for the others. Got target "
+            f"rows that can be told from the calibration rows even once these are weighted (AUROC {left:.2f}, of "
+            f"{auroc:.2f} before; at most {MAX_LEFT:g} is accepted). Calibrate on rows that are more like the target "
+            "rows."
+        )
     if size < MIN_EFFECTIVE:
         raise InvalidInputError(
             f"Expected calibration rows that can stand for the target rows. Got {len(rows)} that tell as much as "
             f"{size:.0f} rows like the target rows; {MIN_EFFECTIVE:g} are needed (AUROC between both: {auroc:.2f}). "
             "Calibrate on rows that are more like the target rows, or on more of them."
         )
-    return ShiftWeights(weights, size, int((odds > LARGEST_WEIGHT).sum()), auroc)
+    return ShiftWeights(weights, size, int((odds > LARGEST_WEIGHT).sum()), auroc, left)
 
 
 def _compute_entropy(share: float) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import Floats, is_frame, parameter_error, wrap_errors
+from onsphere._internal.validation import Floats, is_frame, wrap_errors
 from onsphere.errors import InvalidInputError
 
 __all__ = ["MIN_ROWS", "MISSING", "WHOLE", "GroupSource", "Groups", "fit_groups"]
@@ -23,7 +23,7 @@ MIN_ROWS = 50  # at which the coverage of a group is within 8 points of 90 % for
 WHOLE = -1  # the part of groups for which all rows are used
 
 _N_RANGES = 5  # into which numbers are cut, at their quantiles
-_FEW_VALUES = 10  # numbers with at most so many different values are levels
+_FEW_VALUES, _FEW_CODES = 10, 100  # numbers, and whole ones, with at most so many different values are levels
 MISSING = "missing"
 _OF_MODEL = ("prediction", "novelty", "class")
 
@@ -56,6 +56,12 @@ class GroupSource:
             return cls("function", function=groups)
         return cls("values")
 
+    def drop_column(self, X: Any, names: Any) -> Any:
+        """Return X without the column that gives the groups, if a model was fitted on others, with these names."""
+        if names is None or not is_frame(X) or self.column in set(map(str, names)):
+            return X
+        return X[[name for name in X.columns if str(name) != self.column]]
+
     def find_values(self, caller: str, X: Any, given: Any) -> NDArray[Any]:
         """Return the value of each row by a column, a function or the values themselves."""
         if self.kind == "values":
@@ -66,10 +72,15 @@ class GroupSource:
                 )
             found = given
         elif self.kind == "column":
-            found = _take_column(X, self.column)
+            found = self._take_column(caller, X)
         else:
-            with wrap_errors("The function that gives the groups failed: "):
+            try:
                 found = self.function(X)  # type: ignore[reportOptionalCall]
+            except Exception as error:  # a user's own function may raise anything
+                raise InvalidInputError(
+                    f"The function that gives the groups failed with {type(error).__name__}: {error}. It gets the X of "
+                    f"{caller}, and must return a value for each row."
+                ) from error
         values = np.asarray(found)
         n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
         if values.shape != (n_rows,):
@@ -79,23 +90,23 @@ class GroupSource:
             )
         return values
 
-
-def _take_column(X: Any, column: str | int | None) -> Any:
-    if is_frame(X):
-        names = [str(name) for name in X.columns]
-        if isinstance(column, str) and column in names:
-            return X[X.columns[names.index(column)]]
-        raise parameter_error("calibrate", "groups", f"one of the columns {', '.join(names)}", column)
-    rows = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
-    if rows.ndim == 2 and isinstance(column, int) and 0 <= column < rows.shape[1]:
-        return rows[:, column]
-    raise parameter_error(
-        "calibrate",
-        "groups",
-        "'prediction', 'novelty', 'class', the place of a column of X (its name, if X is a DataFrame), a function of X "
-        "or a value for each row",
-        column,
-    )
+    def _take_column(self, caller: str, X: Any) -> Any:
+        if is_frame(X):
+            names = [str(name) for name in X.columns]
+            if self.column in names:
+                return X[X.columns[names.index(str(self.column))]]
+            raise InvalidInputError(
+                f"{caller} needs the column that gives the groups, one of {', '.join(names)}. Got {self.column!r}. "
+                "Name a column of X, or add it to X."
+            )
+        rows = X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+        if rows.ndim == 2 and isinstance(self.column, int) and 0 <= self.column < rows.shape[1]:
+            return rows[:, self.column]
+        raise InvalidInputError(
+            f"{caller} finds the groups in column {self.column!r} of X, a name in a DataFrame and a place, counted "
+            f"from 0, in an array. Got an array of shape {rows.shape}. Pass rows with this column; at calibration, "
+            "groups may also be 'prediction', 'novelty', 'class', a function of X or a value for each row."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +176,8 @@ class Groups:
 def fit_groups(source: GroupSource, values: Any, *, levels: Any = None) -> tuple[Groups, NDArray[np.intp]]:
     """Find the groups of calibration rows by a value of each, and return them with the part of each row.
 
-    Text and booleans are levels, and so are numbers with at most ten different values; other numbers are cut at their
-    quantiles into up to five ranges. A missing value is a group of its own.
+    Text and booleans are levels, and so are whole numbers with at most 100 different values and other numbers with at
+    most ten; those that remain are cut at their quantiles into up to five ranges. A missing value is a group by itself.
 
     Parameters
     ----------
@@ -188,7 +199,7 @@ def fit_groups(source: GroupSource, values: Any, *, levels: Any = None) -> tuple
         names = _to_texts(np.asarray(levels))
         place = {name: code for code, name in enumerate(names)}
         codes = np.array([place[text] for text in _to_texts(given)], dtype=np.intp)
-    elif given.dtype.kind in "iuf" and len(np.unique(given[given == given])) > _FEW_VALUES:
+    elif given.dtype.kind in "iuf" and _has_many_values(given[given == given]):
         numbers = _to_numbers(given)
         known = numbers[~np.isnan(numbers)]
         n_ranges = int(np.clip(len(known) // MIN_ROWS, 1, _N_RANGES))
@@ -206,6 +217,12 @@ def fit_groups(source: GroupSource, values: Any, *, levels: Any = None) -> tuple
     counts = np.bincount(codes, minlength=len(names))
     groups = Groups(source, tuple(names), edges, _share_rows(counts), counts)
     return groups, groups.parts[codes]
+
+
+def _has_many_values(numbers: NDArray[Any]) -> bool:
+    """Return whether numbers are to be cut into ranges."""
+    distinct = np.unique(numbers)
+    return len(distinct) > (_FEW_CODES if np.all(distinct == np.round(distinct)) else _FEW_VALUES)
 
 
 def _share_rows(counts: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import Floats, check_number, check_option
+from onsphere._internal.validation import Floats, check_number, check_option, wrap_errors
 from onsphere.errors import InvalidInputError
 
 __all__ = ["control_risk", "find_safe_settings", "hoeffding_bentkus_p_value"]
@@ -115,7 +115,7 @@ def find_safe_settings(
     ----------
     losses : array of shape (n, ...), or a sequence of them
         The loss of each row, in [0, 1], at each setting: (n, m) for m thresholds, (n, m, k) for all pairs of two
-        thresholds, and so on. A sequence holds one such array for each kind of loss; a setting is safe if it is for
+        thresholds, and so on. A list of such arrays holds one for each kind of loss; a setting is safe if it is for
         all of them.
     max_risk : float in (0, 1), or one for each kind of loss
     delta : float in (0, 1), default 0.05
@@ -142,9 +142,11 @@ def find_safe_settings(
     """
     check_number("find_safe_settings", "delta", delta, above=0, below=1)
     check_option("find_safe_settings", "correction", correction, ("bonferroni", "fixed-sequence"))
-    several = isinstance(losses, list | tuple)
+    several = isinstance(losses, list | tuple) and (not losses or np.ndim(losses[0]) > 1)
     kinds = [_check_losses("find_safe_settings", each, 1.0) for each in (losses if several else [losses])]
-    limits = list(max_risk) if isinstance(max_risk, Sequence) else [max_risk] * len(kinds)
+    limits = [max_risk] * len(kinds) if np.ndim(max_risk) == 0 else list(max_risk)  # type: ignore[reportArgumentType]
+    for limit in limits:
+        check_number("find_safe_settings", "max_risk", limit, above=0, below=1)
     if len(limits) != len(kinds) or len({each.shape for each in kinds}) != 1:
         raise InvalidInputError(
             "find_safe_settings needs losses of one shape, and a max_risk for each kind of loss. Got "
@@ -163,9 +165,13 @@ def find_safe_settings(
 
 
 def _check_losses(caller: str, losses: Any, largest: float) -> Floats:
-    table = np.asarray(losses, dtype=np.float64)
+    with wrap_errors(f"{caller} needs losses that are numbers, a row for each calibration row: "):
+        table = np.asarray(losses, dtype=np.float64)
     if table.ndim < 2 or table.size == 0 or not np.all((table >= 0) & (table <= largest)):
-        found = f"the shape {table.shape}" if table.ndim < 2 or table.size == 0 else "others among them"
+        found = f"the shape {table.shape}"
+        if table.ndim > 1 and table.size:
+            place = np.argwhere(~((table >= 0) & (table <= largest)))[0]
+            found = f"{table[tuple(place)]:g} in row {place[0]} (counted from 0)"
         raise InvalidInputError(
             f"{caller} needs losses from 0 to {largest:g}, a row for each calibration row and a column for each "
             f"threshold. Got {found}. Cap losses at the largest that counts, and divide by it."

@@ -288,16 +288,19 @@ class CalibratedModel:
         X : array or DataFrame of shape (n, p)
         y : targets or labels, as in fit
         groups : optional
-            Groups of rows that are each to be covered as promised: the name of a column (its place, if X is an array);
-            "prediction" or "novelty" for ranges of these, cut at their quantiles; "class" for classes, each of which
-            is then in its sets as often as promised; a function of X; or a value for each row, and then again for new
-            rows. A group of at least 50 rows is calibrated by itself, smaller ones together, and if these have fewer
-            than 50 rows even so, by all rows. A group that has no calibration rows is an error later on.
+            Groups of rows that are each to be covered as promised: the name of a column (its place, if X is an array),
+            which the model need not have been fitted with; "prediction" or "novelty" for ranges of these; "class" for
+            classes, each of which is then in its sets as often as promised; a function of X; or a value for each row,
+            and then again for new rows. Whole numbers with up to 100 different values are groups as they are, such as
+            the numbers of stores; other numbers with more than ten are cut at their quantiles into up to five ranges. A
+            group of at least 50 rows is calibrated by itself, smaller ones together, and if these have fewer than 50
+            rows even so, by all rows. A group that has no calibration rows is an error later on.
         target_rows : array or DataFrame of shape (m, p), optional
             Rows like those that will come, if they differ from X: calibration rows then count as much as the ratio of
             the densities says, which a classifier estimates on rows left out (weighted conformal prediction). Weights
             are clipped at ten times their mean; `calibration_.shift` says how many were, and how many rows of equal
-            weight tell as much. Fewer than 30 are an error.
+            weight tell as much. Fewer than 30 are an error, and so are weighted rows that can still be told from the
+            target rows.
         sample_weight : array of shape (n,), optional
             How much each row counts in intervals and sets; all above zero. Confidence, expected error and rules count
             every row once.
@@ -308,19 +311,23 @@ class CalibratedModel:
         """
         check_fitted(self, "estimator_")
         check_no_gradient(X=X, y=y)
+        source = None if groups is None else GroupSource.read(groups)
+        features = X
+        if source is not None:
+            names = getattr(self, "feature_names_in_", None)
+            features, target_rows = source.drop_column(X, names), source.drop_column(target_rows, names)
         with restore_on_error(self):
-            prediction = self._predict(X)
+            prediction = self._predict(features)
             calibration = prediction.calibrate(self, y)
             weights = check_calibration_weight(sample_weight, X)
-            shift = None if target_rows is None else weigh_calibration_rows(self, X, target_rows, weights)
+            shift = None if target_rows is None else weigh_calibration_rows(self, features, target_rows, weights)
             calibration = replace(calibration, weights=weights if shift is None else shift.weights, shift=shift)
-            if groups is not None:
-                source = GroupSource.read(groups)
+            if source is not None:
                 values = find_group_values(self, "calibrate", source, prediction, X, groups, y)
                 model: Any = self
                 found, parts = fit_groups(source, values, levels=model.classes_ if source.kind == "class" else None)
                 calibration = replace(calibration, groups=found, parts=parts)
-            share_seen = self._compute_share_seen(X, y)
+            share_seen = self._compute_share_seen(features, y)
             if share_seen > 0.5:
                 warnings.warn(
                     f"{share_seen:.0%} of the {len(calibration)} calibration rows were also trained on. Errors on them "
@@ -337,12 +344,14 @@ class CalibratedModel:
     def _predict_by_group(self, X: Any, groups: Any, caller: str, prediction: _P) -> _P:
         """Return a prediction that knows which calibration rows each of its rows uses."""
         known = None if self.calibration_ is None else self.calibration_.groups
-        if known is None or known.source.kind == "class":
-            if groups is not None:
-                raise InvalidInputError(
-                    f"{caller} takes groups= for a model that was calibrated with groups of rows. Got groups for one "
-                    "that was not. Leave groups out, or calibrate(X, y, groups=...) first."
-                )
+        kind = None if known is None else known.source.kind
+        if groups is not None and kind != "values":
+            found = "without groups" if kind is None else f"by {kind}, and finds the groups of new rows itself"
+            raise InvalidInputError(
+                f"{caller} takes groups= for a model that was calibrated with a value for each row. Got groups for one "
+                f"that was calibrated {found}. Leave groups out, or calibrate(X, y, groups=values) first."
+            )
+        if known is None or kind == "class":
             return prediction
         values = find_group_values(self, caller, known.source, prediction, X, groups, None)
         replaced: Any = prediction
