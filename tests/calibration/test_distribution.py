@@ -184,11 +184,18 @@ def test_levels_outside_zero_and_one_are_rejected(q):
 
 
 @pytest.mark.parametrize(
-    ("y", "got"), [([1.0, 2.0, 3.0], r"shape \(3,\)"), (np.nan, "NaN"), ("a", "shape"), ([1.0, np.nan], "NaN")]
+    ("y", "got"), [([1.0, 2.0, 3.0], r"shape \(3,\)"), (np.nan, "NaN"), ("a", "'a'"), ([1.0, np.nan], "NaN")]
 )
 def test_targets_of_another_shape_are_rejected(y, got):
     with pytest.raises(InvalidInputError, match=rf"numbers of shape \(2,\), as y of cdf\. Got {got}"):
         NINE.cdf(y)
+
+
+def test_a_constant_target_has_no_numbers_that_are_nan():
+    constant = make(np.zeros(30), value=(1.0, 1.0), sigma=(0.0, 0.0))
+    np.testing.assert_array_equal(constant.pdf(1.0), [0, 0])
+    assert (constant.cdf(1.0) > 0.95).all()
+    assert (constant.cdf(0.9) < 0.05).all()
 
 
 def test_other_options_are_rejected():

@@ -186,6 +186,11 @@ def test_times_are_numbers_or_dates_and_none_is_missing():
         hours = pd.date_range("1970-01-02 12:00", periods=2, freq="h", tz=zone)
         expected = 86400 + 13 * 3600 - 3600 * (zone == "Europe/Vienna")
         assert OnlineCoverage().check_time(hours, 2).last_time == expected
+    state = OnlineCoverage().check_time(days, 2)
+    with pytest.raises(InvalidInputError, match=r"times that are dates, as before\. Got numbers"):
+        state.check_time([10**9, 10**9], 2)
+    with pytest.raises(InvalidInputError, match=r"times that are numbers, as before\. Got dates"):
+        OnlineCoverage().check_time([1, 2], 2).check_time(days, 2)
     for wrong, words in [
         (["monday", "friday"], "numbers or dates. Got <U6"),
         ([1.0, np.nan], "none in row 1"),

@@ -61,12 +61,18 @@ def test_the_shortest_interval_begins_at_zero(shape):
 
 def test_a_step_needs_frequent_zeros_in_a_domain_that_begins_there():
     residuals = np.linspace(-2, 2, 400)[:, None]
-    is_zero, starts = residuals < -1, np.full((400, 1), -1.5)  # errors lead to half of the zeros
-    assert has_step(Domain(low=0.0), is_zero, residuals, starts)
-    assert has_step(Domain(low=0.0, is_whole=True), is_zero, residuals, starts)
-    assert not has_step(Domain(low=0.0, is_whole=True), is_zero, residuals, starts + 0.5)  # to all of them
-    assert has_step(Domain(low=0.0), is_zero, residuals, starts + 0.5)
-    assert not has_step(Domain(), is_zero, residuals, starts)
-    assert not has_step(Domain(low=0.0), is_zero[::4], residuals[::4], starts[::4])
-    assert not has_step(Domain(low=0.0), residuals < -1.9, residuals, starts)
-    assert not has_step(Domain(low=0.0), residuals < 1.98, residuals, starts)
+
+    def ask(value, share=0.25, *, n=400, **domain):
+        """Errors lead to an eighth of zeros from the value 1.5, and to a quarter from the value 1."""
+        rows = residuals[:: 400 // n]
+        is_zero = rows < -2 + 4 * share
+        return has_step(Domain(**domain), is_zero, rows, np.full((n, 1), value), np.ones((n, 1)), end=0.0)
+
+    assert ask(1.5, low=0.0)
+    assert ask(1.0, low=0.0)
+    assert ask(1.5, low=0.0, is_whole=True)
+    assert not ask(1.0, low=0.0, is_whole=True)
+    assert not ask(1.5)
+    assert not ask(1.5, n=100, low=0.0)
+    assert not ask(1.5, 0.02, low=0.0)
+    assert not ask(1.5, 0.99, low=0.0)

@@ -106,6 +106,25 @@ def test_the_report_names_the_cure_and_then_the_groups(folder):
     assert "calibrate the model with groups=" not in after
 
 
+def test_labels_from_before_the_calibration_are_rejected(folder):
+    """The last fifth measures the model; a quarter of the rest calibrates it, up to day 719."""
+    fit("--time", "day")
+    assert load("m.onsphere").calibration_.last_time == pd.Timestamp("2024-01-01").timestamp() + 719 * 86400
+    result = run("update", "m.onsphere", "data.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Expected labels in the order of time. Got row 0 with an earlier time" in result.stderr
+    make_table(900, 0).drop(columns="is_hot")[720:].to_csv("last.csv", index=False)
+    assert run("update", "m.onsphere", "last.csv").exit_code == 0
+
+
+def test_the_rows_of_a_violated_domain_are_those_of_the_file(folder):
+    result = fit("--domain", "-100,1")
+    y = pd.read_csv("data.csv")["y"]
+    rows = np.flatnonzero(y > 1)
+    assert result.exit_code == 2
+    assert f"in rows {', '.join(map(str, rows[:5]))} and {len(rows) - 5} more (counted from 0)" in result.stderr
+
+
 def test_a_changed_time_is_rejected(folder):
     fit("--time", "day")
     with zipfile.ZipFile("m.onsphere") as old, zipfile.ZipFile("bad.onsphere", "w") as new:

@@ -167,9 +167,7 @@ def test_a_probability_of_zero_needs_zeros(prices, plain):
 
 def test_targets_outside_the_domain_are_named_in_fit_and_in_calibrate(counts):
     X, y = draw_counts(60)
-    with pytest.raises(
-        InvalidInputError, match=r"HCMRegressor expected every target to be at least 0\. Got -1 in row 3"
-    ):
+    with pytest.raises(InvalidInputError, match=r"Expected every target to be at least 0\. Got -1 in row 3"):
         HCMRegressor(Ridge(), domain="positive").fit(X, np.where(np.arange(60) == 3, -1.0, y))
     with pytest.raises(InvalidInputError, match=r"a whole number, at least 0\. Got 0\.5 in row 0"):
         counts.calibrate(X, np.where(np.arange(60) == 0, 0.5, y))
@@ -266,6 +264,21 @@ def test_a_model_that_knows_nothing_has_the_distribution_of_the_target():
     np.testing.assert_allclose(model.predict_quantiles(X[:1], LEVELS)[0], np.quantile(y[500:], LEVELS), atol=0.05)
     with pytest.raises(InvalidInputError, match="'shortest' needs a model that left rows out"):
         model.predict_interval(X, tails="shortest")
+
+
+def test_coverages_are_numbers_inside_zero_and_one(plain):
+    X = draw_counts(5)[0]
+    both = plain.predict_interval(X, coverage=[0.5, 0.9])
+    np.testing.assert_array_equal(both[1], plain.predict_interval(X))
+    for wrong in ([], "a", [0.5, 1.0], ["a"]):
+        with pytest.raises(InvalidInputError, match="'coverage' parameter of predict_interval"):
+            plain.predict_interval(X, coverage=wrong)
+
+
+def test_draws_take_the_generators_of_numpy(plain):
+    X = draw_counts(5)[0]
+    draws = [plain.sample(X, 3, random_state=np.random.default_rng(0)) for _ in range(2)]
+    np.testing.assert_array_equal(*draws)
 
 
 def test_distributions_need_a_calibration_and_known_options():

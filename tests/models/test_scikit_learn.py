@@ -146,7 +146,7 @@ def test_an_eval_set_that_cannot_be_used(backbone, options, message):
         ([], r"must be a pair \(X, y\), or a list"),
         ((X[:9, :3], Y[:9]), "rows of eval_set are not like those of fit: X has 3 features"),
         ([(X[:9], Y[:8])], "rows of eval_set .* inconsistent numbers of samples"),
-        ([(X[:9], -Y[:9])], "rows of eval_set .* expected every target"),
+        ([(X[:9], -Y[:9])], "rows of eval_set .*: Expected every target"),
     ],
 )
 def test_rows_to_stop_early_by_are_checked(eval_set, message):

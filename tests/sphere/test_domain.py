@@ -1,7 +1,6 @@
 """The domain of a target: its range, whole numbers, and the scale on which it is learned."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ rng = np.random.default_rng(0)
 
 
 def find(domain, target):
-    return find_domain(SimpleNamespace(domain=domain), np.asarray(target, dtype=float))
+    return find_domain("HCMRegressor", domain, np.asarray(target, dtype=float))
 
 
 @pytest.mark.parametrize("scale", ["linear", "root", "log"])
@@ -86,9 +85,9 @@ def test_an_impossible_domain_is_rejected(asked):
             Domain(low=0.0, is_whole=True),
             r"30 targets are whole numbers of at least 0 \(17% are 0\)",
         ),
-        (np.linspace(0.5, 9, 30), Domain(low=0.0), "targets are numbers of at least 0, so none below it is possible"),
+        (np.linspace(0.5, 9, 30), Domain(low=0.0), "targets are numbers of at least 0, so lower ones are not expected"),
         (np.linspace(0.01, 9, 30) ** 0.5, Domain(), r"thin out towards 0 \(the least is 0\.1\), so lower ones are"),
-        (np.linspace(0.2, 3, 30) ** 4, Domain(low=0.0), "so none below it is possible"),
+        (np.linspace(0.2, 3, 30) ** 4, Domain(low=0.0), "so lower ones are not expected"),
         (np.linspace(-1, 9, 30), Domain(), r"some targets are negative \(the least is -1\), so any number"),
         (np.arange(-3.0, 27.0), Domain(is_whole=True), "all are whole, so any whole number"),
         (np.arange(5.0), Domain(), "5 targets are too few"),
@@ -103,7 +102,7 @@ def test_what_is_found_is_said(target, expected, reason):
 
 def test_without_ends_a_target_is_a_number():
     with pytest.raises(InvalidInputError, match=r"to be a number\. Got nan in row 1"):
-        Domain().check("fit", np.array([1.0, np.nan]))
+        Domain().check(np.array([1.0, np.nan]))
 
 
 def test_scales_worth_trying():

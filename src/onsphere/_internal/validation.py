@@ -104,8 +104,12 @@ def check_n_jobs(owner: object, n_jobs: object) -> None:
 
 
 def make_random_state(owner: object, random_state: Any) -> np.random.RandomState:
-    """Return the generator for an int, a RandomState or None."""
-    with wrap_errors(f"The 'random_state' parameter of {get_name(owner)} must be an int, a RandomState or None. "):
+    """Return the generator for an int, a RandomState, a Generator or None."""
+    if isinstance(random_state, np.random.Generator):
+        return np.random.RandomState(random_state.bit_generator)
+    with wrap_errors(
+        f"The 'random_state' parameter of {get_name(owner)} must be an int, a RandomState, a Generator or None. "
+    ):
         return check_random_state(random_state)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "CalibrationSource",
     "ClassCalibration",
     "RegressionCalibration",
+    "divide_errors",
     "fit_temperature",
     "root_mean_square",
 ]
@@ -56,7 +57,7 @@ def fit_temperature(error: Floats, uncertainty: Floats) -> float:
     >>> round(fit_temperature(2 * np.abs(rng.normal(size=10_000)), np.ones(10_000)), 1)
     2.0
     """
-    ratio = np.sort(_divide_errors(error, uncertainty))
+    ratio = np.sort(divide_errors(error, uncertainty))
     reachable = ratio[np.isfinite(ratio)]
     if len(reachable) == 0 or reachable[-1] == 0:
         raise InvalidInputError(
@@ -73,7 +74,7 @@ def fit_temperature(error: Floats, uncertainty: Floats) -> float:
     return float(candidates[gaps.argmin()])
 
 
-def _divide_errors(error: Floats, scale: Floats) -> Floats:
+def divide_errors(error: Floats, scale: Floats) -> Floats:
     """Return error / scale, with 0/0 = 0 and x/0 = ±∞ for other x."""
     with np.errstate(divide="ignore"):
         return np.divide(error, scale, out=np.zeros_like(error), where=error != 0)
@@ -123,6 +124,8 @@ class Calibration:
         The part that these rows are, if they were selected.
     online : OnlineCoverage or None
         The labels that came in afterwards, which move the level of intervals and sets.
+    last_time : float or None
+        That of the latest of the rows that it was made from, if known; later labels must not be earlier.
     """
 
     uncertainty: Floats
@@ -134,6 +137,7 @@ class Calibration:
     part: int = field(default=0, kw_only=True)
     shift: ShiftWeights | None = field(default=None, kw_only=True)
     online: OnlineCoverage | None = field(default=None, kw_only=True)
+    last_time: float | None = field(default=None, kw_only=True)
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -206,7 +210,7 @@ class Calibration:
         time : array of shape (m,), optional
             The time of each row.
         """
-        online = (self.online or OnlineCoverage()).check_time(time, len(new))
+        online = (self.online or OnlineCoverage(last_time=self.last_time)).check_time(time, len(new))
         current = replace(self, online=online)
         weights = None if self.weights is None else np.full(len(new), self.weights.max())
         new = replace(new, weights=weights, groups=self.groups)
@@ -382,7 +386,7 @@ class RegressionCalibration(Calibration):
 
         `width` names the sigma. With `others`, those named "total" and "noise", labels can later choose between them.
         """
-        residuals = _divide_errors(residual, sigma)
+        residuals = divide_errors(residual, sigma)
         widths: dict[str, Any] = {"width": width, "usual_width": width}
         if others is not None and (spread > 0).all():
             scaled = {"sigma": others["total"] / spread, "noise": others["noise"] / spread}
@@ -395,7 +399,7 @@ class RegressionCalibration(Calibration):
             uncertainty=uncertainty,
             error=root_mean_square(residual),
             residuals=residuals,
-            ball_ratios=_divide_errors(geometry.norm(residual / unit), root_mean_square(sigma / unit)),
+            ball_ratios=divide_errors(geometry.norm(residual / unit), root_mean_square(sigma / unit)),
             missed=missed,
             **widths,
         )
@@ -422,8 +426,8 @@ class RegressionCalibration(Calibration):
             return self
         errors: Any = self.scaled_errors
         scale = self._get_widths()[width]
-        ball_ratios = _divide_errors(geometry.norm(errors), root_mean_square(scale))
-        return replace(self, residuals=_divide_errors(errors, scale), ball_ratios=ball_ratios, width=width)
+        ball_ratios = divide_errors(geometry.norm(errors), root_mean_square(scale))
+        return replace(self, residuals=divide_errors(errors, scale), ball_ratios=ball_ratios, width=width)
 
     def _get_widths(self) -> dict[str, Any]:
         return dict(zip(WIDTHS, (self.sigma, self.noise, np.ones_like(self.residuals)), strict=True))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onsphere._internal.validation import Floats, check_number, check_option, make_random_state
-from onsphere.calibration.calibration import RegressionCalibration
+from onsphere.calibration.calibration import RegressionCalibration, divide_errors
 from onsphere.calibration.shape import Shape
 from onsphere.calibration.zeros import ZeroShape
 from onsphere.errors import InvalidInputError
@@ -81,7 +81,8 @@ class PredictiveDistribution:
         """Return the quantiles at levels q, shape (n, Q) or (n, D, Q); they never cross.
 
         The quantile at level q is at or above the target with probability q, or up to 1/(m + 1) more with m calibration
-        rows. Those of whole numbers are whole, and ends of an interval.
+        rows: below the level 1/(m + 1) it is the smallest error. The lower end of an equal-tailed interval is rounded
+        to the other side, so that it may lie one error below the quantile. Those of whole numbers are whole.
         """
         levels = check_levels("quantiles", q)
         found = self.calibration.find_quantile_scores(levels)
@@ -134,9 +135,15 @@ class PredictiveDistribution:
         return self._shape_like_target(share)
 
     def pdf(self, y: ArrayLike) -> Floats:
-        """Return the density at y, smoothed, in the shape of the target; for whole numbers the probability of y.
+        """Return the density at y, smoothed, in the shape of the target.
 
-        It is for plots: smoothing widens the distribution a little.
+        It is for plots: smoothing widens the distribution a little. The ends of a domain may have a probability of
+        their own, such as that of 0 for targets that are often 0; it is no density, so the integral falls short of 1 by
+        it. `cdf(low)` tells it. For whole numbers this is the probability of y, which is not smoothed.
+
+        Parameters
+        ----------
+        y : as in cdf
         """
         target = self.check_target("pdf", y)
         if self.domain.is_whole:
@@ -211,11 +218,11 @@ class PredictiveDistribution:
             for scores, order in zip(residuals, orders, strict=True)
         ]
 
-    def _rank(self, target: Floats, *, side: Any = "right") -> Floats:
-        """Return the share of calibration rows with a score at or below (or "left": below) that of the target."""
+    def _rank(self, target: Floats) -> Floats:
+        """Return the share of calibration rows with a score at or below that of the target."""
         scores = self._to_scores(target)
         columns = [
-            held[np.searchsorted(ranked, column, side=side)]
+            held[np.searchsorted(ranked, column, side="right")]
             for (ranked, held), column in zip(self._sorted, scores.T, strict=True)
         ]
         half = 0.5 * self._weights.max()  # a new row counts as much as the heaviest
@@ -238,10 +245,9 @@ class PredictiveDistribution:
     def find_ends(self, coverage: float, *, tails: str, simultaneous: bool = True) -> tuple[Floats, Floats]:
         """Return the scores of both ends of the intervals, (n, D)."""
         check_option("interval", "tails", tails, TAILS)
-        share: Any = 0.5
+        share_below: Any = None if tails == "symmetric" else 0.5
         if tails == "shortest":
-            share = _require_shape(self.shape).find_shortest_tails(coverage, self.domain.from_scale)
-        share_below = None if tails == "symmetric" else share
+            share_below = _require_shape(self.shape).find_shortest_tails(coverage, self.domain.from_scale)
         lower, upper = self.calibration.find_ends(coverage, simultaneous=simultaneous, share_below=share_below)
         return np.broadcast_to(lower, self.value.shape), np.broadcast_to(upper, self.value.shape)
 
@@ -260,7 +266,7 @@ class PredictiveDistribution:
 
     def _to_scores(self, target: Floats, place: float = 1.0) -> Floats:
         """Return the scores of targets (n, D), of equal ones at a place in their step."""
-        residuals = (self.domain.to_scale(self.domain.clip(target)) - self.value) / self.sigma
+        residuals = divide_errors(self.domain.to_scale(self.domain.clip(target)) - self.value, self.sigma)
         if self.curves is None or self.shape is None:
             return residuals
         return self.shape.to_scores(residuals, self.curves, place)
@@ -286,11 +292,13 @@ class PredictiveDistribution:
 
     def check_target(self, caller: str, y: ArrayLike) -> Floats:
         """Return a target for each row and output, (n, D)."""
+        expected = self.value.shape[:1] if self.is_flat else self.value.shape
         try:
             target = np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError):
-            target = np.empty((0, 0, 0))
-        expected = self.value.shape[:1] if self.is_flat else self.value.shape
+            raise InvalidInputError(
+                f"Expected a number, or numbers of shape {expected}, as y of {caller}. Got {y!r}. Pass numbers."
+            ) from None
         if target.shape not in ((), expected, self.value.shape) or np.isnan(target).any():
             raise InvalidInputError(
                 f"Expected a number, or numbers of shape {expected}, as y of {caller}. Got "

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from onsphere._internal.validation import Floats, make_random_state
 from onsphere.calibration.distribution import PredictiveDistribution
 from onsphere.calibration.shape import Shape
+from onsphere.calibration.zeros import ZeroShape
 from onsphere.sphere.domain import Domain
 
 __all__ = ["GroupedDistribution"]
@@ -49,7 +50,7 @@ class GroupedDistribution:
         return self.whole.domain
 
     @property
-    def shape(self) -> Shape | None:
+    def shape(self) -> Shape | ZeroShape | None:
         """The shape of the errors of left-out rows."""
         return self.whole.shape
 

@@ -222,6 +222,8 @@ class OnlineCoverage:
         The part of the calibration rows that each of these labels was compared with; each has levels of its own.
     last_time : float or None
         The time of the latest label, if times are given.
+    has_dates : bool or None
+        Whether times are dates and not numbers, once known.
 
     Examples
     --------
@@ -238,6 +240,7 @@ class OnlineCoverage:
     parts: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     last_time: float | None = None
     trackers: dict[str, Any] = field(default_factory=dict)
+    has_dates: bool | None = None
 
     def __post_init__(self) -> None:
         if self.step is not None:
@@ -270,7 +273,16 @@ class OnlineCoverage:
             Numbers or dates; must not go backwards, neither here nor from the last call to this one.
         n_rows : int
         """
-        return self if time is None or n_rows == 0 else replace(self, last_time=self._find_last_time(time, n_rows))
+        if time is None or n_rows == 0:
+            return self
+        has_dates = np.asarray(time).dtype.kind in "MO"
+        if self.has_dates is not None and has_dates != self.has_dates:
+            kinds = ("dates", "numbers") if self.has_dates else ("numbers", "dates")
+            raise InvalidInputError(
+                f"Expected times that are {kinds[0]}, as before. Got {kinds[1]}, which cannot be compared with them. "
+                f"Pass {kinds[0]}."
+            )
+        return replace(self, last_time=self._find_last_time(time, n_rows), has_dates=has_dates)
 
     def find_level(self, coverage: float, *, column: int = 0, part: int = 0) -> float:
         """Return the level of the next interval that is to have this coverage: 1 − coverage before the first label.

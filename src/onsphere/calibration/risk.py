@@ -144,7 +144,8 @@ def find_safe_settings(
     check_option("find_safe_settings", "correction", correction, ("bonferroni", "fixed-sequence"))
     several = isinstance(losses, list | tuple) and (not losses or np.ndim(losses[0]) > 1)
     kinds = [_check_losses("find_safe_settings", each, 1.0) for each in (losses if several else [losses])]
-    limits = [max_risk] * len(kinds) if np.ndim(max_risk) == 0 else list(max_risk)  # type: ignore[reportArgumentType]
+    given: Any = max_risk
+    limits = [given] * len(kinds) if np.ndim(given) == 0 else list(given)
     for limit in limits:
         check_number("find_safe_settings", "max_risk", limit, above=0, below=1)
     if len(limits) != len(kinds) or len({each.shape for each in kinds}) != 1:

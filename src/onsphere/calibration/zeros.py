@@ -37,7 +37,9 @@ _ENOUGH = 0.9
 _MOST_BELOW = 0.9
 
 
-def has_step(domain: Domain, is_zero: NDArray[np.bool_], residuals: Floats, starts: Floats) -> bool:
+def has_step(
+    domain: Domain, is_zero: NDArray[np.bool_], residuals: Floats, value: Floats, sigma: Floats, *, end: float
+) -> bool:
     """Return whether zeros are a step of their own in the distribution of every output.
 
     They are if they are frequent in a domain that begins there; for whole numbers, of which 0 is one among others, only
@@ -47,15 +49,17 @@ def has_step(domain: Domain, is_zero: NDArray[np.bool_], residuals: Floats, star
     ----------
     domain : Domain
     is_zero : bool array of shape (n, D)
-    residuals, starts : arrays of shape (n, D)
-        Of the targets, and of 0 in their place.
+    residuals, value, sigma : arrays of shape (n, D)
+    end : float
+        See `find_zero_end`.
     """
     share = is_zero.mean(axis=0)
-    if domain.low != 0 or len(is_zero) < _N_ROWS_NEEDED or (~is_zero).sum(axis=0).min() < _N_ABOVE_NEEDED:
+    has_enough = len(is_zero) >= _N_ROWS_NEEDED and (~is_zero).sum(axis=0).min() >= _N_ABOVE_NEEDED
+    if domain.low != 0 or not has_enough or share.min() < LEAST_SHARE:
         return False
-    pairs = zip(np.sort(residuals, axis=0).T, starts.T, strict=True)
-    expected = np.array([np.searchsorted(*pair, side="right").mean() / len(starts) for pair in pairs])
-    return bool(share.min() >= LEAST_SHARE and not (domain.is_whole and np.all(expected >= _ENOUGH * share)))
+    pairs = zip(np.sort(residuals, axis=0).T, ((end - value) / sigma).T, strict=True)
+    expected = np.array([np.searchsorted(*pair, side="right").mean() / len(value) for pair in pairs])
+    return not (domain.is_whole and bool(np.all(expected >= _ENOUGH * share)))
 
 
 def find_zero_end(domain: Domain) -> float:

@@ -146,7 +146,7 @@ def _convert_regressor(model: Any, numbers: GraphArray, table: Any, asked: Asked
     if model._frames is not None:
         measured = Measured(*(None if part is None else hide_lost_rows(table, part) for part in measured))
     uncertainty = model._compute_uncertainty(columns, value, sigma, measured.sigma)
-    curves = model._read_curves(numbers, value, measured.sigma, predict=_run_trees)
+    curves = model._read_curves(numbers, value, measured, predict=_run_trees)
     return _convert_numbers(model, value, measured, uncertainty, curves, asked)
 
 

@@ -534,7 +534,7 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
     def _check_rows(self, X: Any, *, fitting: bool = False) -> Any:
         if not fitting:
             check_fitted(self, "estimator_")
-            known = getattr(getattr(self, "calibration_", None), "groups", None)  # a fold has none
-            X = X if known is None else known.source.drop_column(X, getattr(self, "feature_names_in_", None))
+        known = None if fitting else getattr(getattr(self, "calibration_", None), "groups", None)  # a fold has none
+        rows = X if known is None else known.source.drop_column(X, getattr(self, "feature_names_in_", None))
         allow_nan, accept_sparse = get_input_tags(self.estimator)
-        return check_rows(self, X, fitting=fitting, allow_nan=allow_nan, accept_sparse=accept_sparse)
+        return check_rows(self, rows, fitting=fitting, allow_nan=allow_nan, accept_sparse=accept_sparse)

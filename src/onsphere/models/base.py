@@ -392,7 +392,7 @@ class CalibratedModel:
             parts = prediction.parts
             if known is not None and known.source.kind == "class":
                 parts = known.find_parts(np.asarray(y))
-            online = calibration.online or OnlineCoverage(step)
+            online = calibration.online or OnlineCoverage(step, last_time=calibration.last_time)
             if step is not None and step != online.step:
                 raise parameter_error("update", "step", f"{online.step}, as at the first call, or left out", step)
             self.calibration_ = replace(calibration, online=online).take_in(replace(new, parts=parts), time=time)

@@ -32,7 +32,7 @@ from onsphere._internal.validation import (
 from onsphere.calibration import RegressionCalibration, root_mean_square
 from onsphere.calibration.distribution import TAILS, PredictiveDistribution
 from onsphere.calibration.grouped_distribution import GroupedDistribution
-from onsphere.calibration.shape import SHAPES, Shape, fit_shape
+from onsphere.calibration.shape import SHAPES, fit_shape
 from onsphere.calibration.zeros import ZeroShape, find_zero_end, fit_zero_shape, has_step
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
@@ -201,7 +201,7 @@ class RegressionPrediction(NamedTuple):
         check_n_outputs(model, target, self.value.shape[1])
         domain = model.domain_
         if domain is not None:
-            domain.check(model, target)
+            domain.check(target)
         measured = RegressionCalibration.measure(
             residual=(target if domain is None else domain.to_scale(target)) - self.value,
             sigma=self._get_interval_sigma(model, model._usual_width),
@@ -587,7 +587,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
                 target = check_regression_target(self, y)
                 check_same_length(rows, target)
                 if domain is not None:
-                    domain.check(self, target)
+                    domain.check(target)
                     target = domain.to_scale(target)
                 scaled.append((rows, target))
         except InvalidInputError as error:
@@ -643,7 +643,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         if self._choices is not None:
             return self._choices[0]
         counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
-        domain = find_domain(self, target[counted])
+        domain = find_domain(self, self.domain, target[counted])
         candidates = [] if domain is None else list_scales(domain, as_columns(target)[counted])
         if len(candidates) < 2 or get_fitted(backbone) is not None:  # which predicts the target itself
             return domain
@@ -728,7 +728,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         end = find_zero_end(domain)
         is_zero = target <= end
         asked = self._get_asked_shape()
-        if asked == "zeros" or (self._choices is None and has_step(domain, is_zero, residuals, (end - value) / total)):
+        if asked == "zeros" or (self._choices is None and has_step(domain, is_zero, residuals, value, total, end=end)):
             return fit_zero_shape(inputs, is_zero, residuals, value, total, end=end)
         return fit_shape(inputs, residuals, value, total, shape=asked)
 
@@ -878,17 +878,18 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             noise=None if self._frames is None else measured.noise,
             novelty=measured.novelty,
             missed=measured.missed,
-            curves=self._read_curves(numbers, value, measured.sigma),
+            curves=self._read_curves(numbers, value, measured),
         )
 
-    def _read_curves(self, numbers: Any, value: Any, sigma: Any, *, predict: Any = None) -> Any:
+    def _read_curves(self, numbers: Any, value: Any, measured: Measured, *, predict: Any = None) -> Any:
         """Return the shape of the error of each row; numpy, or arrays of a graph. None if all have the same."""
         if self._shape is None or self._shape.trees is None:
             return None
         inputs, trees = clip_inputs(numbers), self._shape.trees
         columns = trees.predict(inputs) if predict is None else predict(trees, inputs)
         if isinstance(self._shape, ZeroShape):
-            return self._shape.read_curves(columns, value, sigma + SIGMA_FLOOR * self.spread_)
+            sigma = pick_width(self._usual_width, value, measured.sigma, measured.noise, self)
+            return self._shape.read_curves(columns, value, sigma)
         return self._shape.read_curves(columns)
 
     def _get_ordinary(self) -> float | None:

@@ -127,7 +127,7 @@ def read_labels(body: bytes, engine: Engine, *, max_rows: int) -> list[Label]:
         raise RequestError(422, "Expected each key once. Got one twice. Send one label for each row.")
     if isinstance(engine, ModelEngine) and engine.facts.task == "regression" and engine.model.domain_ is not None:
         try:
-            engine.model.domain_.check("The model", np.array([label.value for label in labels]))
+            engine.model.domain_.check(np.array([label.value for label in labels]))
         except InvalidInputError as error:
             raise RequestError(422, str(error)) from None
     return labels

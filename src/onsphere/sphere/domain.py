@@ -104,19 +104,18 @@ class Domain:
         target = self.from_scale(values)
         return array_namespace(target).round(target) if self.is_whole else target
 
-    def check(self, owner: Any, target: Floats) -> None:
-        """Raise an error that names the rows with a target outside the domain."""
+    def check(self, target: Floats, *, row_names: Any = None) -> None:
+        """Raise an error that names the rows with a target outside the domain; by their places, or names if given."""
         outside = ~np.isfinite(target) | (target < self.low) | (target > self.high)
         if self.is_whole:
             outside |= target != np.round(target)
         rows = np.flatnonzero(outside.reshape(len(target), -1).any(axis=1))
         if len(rows) == 0:
             return
-        values = target[outside]
-        who = owner if isinstance(owner, str) else type(owner).__name__
+        values, names = target[outside], rows if row_names is None else np.asarray(row_names)[rows]
         raise InvalidInputError(
-            f"{who} expected every target {self.describe()}. Got {', '.join(f'{value:g}' for value in values[:3])}"
-            f"{' and others' if len(values) > 3 else ''} in {_name_rows(rows)}. Fix or drop these rows, or choose "
+            f"Expected every target {self.describe()}. Got {', '.join(f'{value:g}' for value in values[:3])}"
+            f"{' and others' if len(values) > 3 else ''} in {_name_rows(names)}. Fix or drop these rows, or choose "
             "another domain."
         )
 
@@ -127,21 +126,24 @@ class Domain:
         return f"to be {', '.join(kind + ends)}" if kind or ends else "to be a number"
 
 
-def _name_rows(rows: NDArray[np.intp]) -> str:
+def _name_rows(rows: NDArray[Any]) -> str:
     shown = ", ".join(str(row) for row in rows[:5])
     more = f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
     return f"row{'s' if len(rows) > 1 else ''} {shown}{more} (counted from 0)"
 
 
-def find_domain(owner: Any, target: Floats) -> Domain | None:
-    """Return the domain that a model's `domain` parameter asks for, checked against its targets; None for no domain.
+def find_domain(owner: Any, asked: Any, target: Floats, *, row_names: Any = None) -> Domain | None:
+    """Return the domain that a `domain` parameter asks for, checked against the targets; None for no domain.
 
     Parameters
     ----------
-    owner : model
+    owner : model or str
+        Whose parameter it is.
+    asked : None, "auto", "positive", "count" or (low, high)
     target : array of shape (n,) or (n, D)
+    row_names : array of shape (n,), optional
+        How errors name the rows; by default their places.
     """
-    asked: Any = owner.domain
     if asked is None:
         return None
     share_zero = float(np.mean(target == 0))
@@ -154,7 +156,7 @@ def find_domain(owner: Any, target: Floats) -> Domain | None:
     else:
         low, high = _check_ends(owner, asked)
         domain = Domain(low, high, share_zero=share_zero, reason=f"domain={asked!r} was asked for")
-    domain.check(owner, target)
+    domain.check(target, row_names=row_names)
     return domain
 
 
@@ -186,7 +188,7 @@ def _detect_domain(target: Floats) -> Domain:
             reason=f"{found}, but they thin out towards 0 (the least is {least:g}), so lower ones are possible; say "
             "domain='positive' if they are not"
         )
-    return Domain(low=0.0, is_whole=is_whole, reason=f"{found}, so none below it is possible")
+    return Domain(low=0.0, is_whole=is_whole, reason=f"{found}, so lower ones are not expected")
 
 
 def _may_reach_below(target: Floats, least: float) -> bool:
@@ -238,5 +240,7 @@ def pick_scale(candidates: list[Domain], losses: list[float]) -> Domain:
         return candidates[0]
     chosen, gain = candidates[best], 1.0 - losses[best] / losses[0]
     what = "square root" if chosen.scale == "root" else "logarithm"
-    reason = f"{chosen.reason}; they are skewed, and intervals on the scale of the {what} score {gain:.0%} better"
+    reason = (
+        f"{chosen.reason}; the targets are skewed, and intervals on the scale of the {what} score {gain:.0%} better"
+    )
     return replace(chosen, reason=reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from onsphere.evaluation import evaluate
 from onsphere.models import HCMRegressor
 from onsphere.models.choice import can_choose
 from onsphere.persistence import list_frames
+from onsphere.sphere.domain import find_domain
 from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, make_table_model
 from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
 from onsphere.table.columns import Column, describe_column, join_names
@@ -167,6 +168,8 @@ def fit_table(
     _check_rules(rule, novelty, classes=classes, frames=frames)
     if classes and domain not in (None, "auto"):
         raise InvalidInputError(f"Expected no domain for classes, which are not numbers. Got {domain!r}. Leave it out.")
+    if not classes:
+        find_domain("fit_table", domain, y, row_names=X.index)
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
     clock = None if time is None else _find_clock(frame, time)
@@ -199,6 +202,7 @@ def fit_table(
             model.fit(X_train, y_train)
             # Cells as they are read later, so that the groups are the same.
             model.calibrate(read_features(X_held, columns), y_held, groups=groups)
+            model.calibration_ = replace(model.calibration_, last_time=split.find_last_time(X_held))  # type: ignore
         model.set_threshold(rule or AcceptShare(0.95), novelty=novelty)
     ours = [warning.message for warning in caught if issubclass(warning.category, OnsphereWarning)]
     notes += dict.fromkeys(str(message).removesuffix(".") for message in ours)
@@ -242,6 +246,10 @@ class _Split:
         self._moments = moments
         self._classes = classes
         self._random_state = random_state
+
+    def find_last_time(self, X: Any) -> float | None:
+        """Return the time of the latest of these rows; None without a time."""
+        return None if self._moments is None else float(self._moments.loc[X.index].max())
 
     def take_last(self, X: Any, y: Any, share: float) -> Any:
         """Return the earlier rows and the latest ones of this share, of X and of y; without a time, drawn ones."""
