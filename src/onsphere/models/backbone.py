@@ -335,8 +335,8 @@ def fit_backbone(
     A backbone whose `fit` has a parameter `column_layout` gets the arguments of `split_columns`, so that it can weigh
     the columns as the paper does.
     """
-    if layout is not None:
-        _check_takes_directions(owner, backbone)
+    if layout is not None and columns.min() < 0:  # those of classes are not negative
+        _check_takes_negative(owner, backbone)
     if columns.ndim > 1 and columns.shape[1] > 1 and not get_tags(backbone).target_tags.multi_output:
         backbone = _fit_per_column(backbone)
     last = _get_last_step(backbone)
@@ -383,7 +383,7 @@ def point_to_tables(X: Any) -> Generator[None]:
 _POSITIVE_LOSS = re.compile("poisson|gamma|tweedie", re.IGNORECASE)
 
 
-def _check_takes_directions(owner: object, backbone: Any) -> None:
+def _check_takes_negative(owner: object, backbone: Any) -> None:
     """Check that the loss of a backbone takes negative targets, as directions are; some would learn them wrongly."""
     learner = get_learner(backbone)[1]
     learner = learner.estimator if is_fitted_per_column(learner) else learner
