@@ -823,7 +823,7 @@ def test_a_warm_start_goes_on_as_if_training_had_not_stopped(tmp_path):
     # And a new fit is a new network.
     halves.set_params(warm_start=False).fit(x, y)
     np.testing.assert_array_equal(halves.predict(x), before)
-    kept = HCMRegressor(parts.set_params(max_epochs=2, warm_start=True), frames="target").fit(x, y)
+    kept = HCMRegressor(clone(parts).set_params(max_epochs=2, warm_start=True), frames="target").fit(x, y)
     kept.save(tmp_path / "network.onsphere")
     loaded = onsphere.load(tmp_path / "network.onsphere").estimator_
     assert loaded._optimizer_state == kept.estimator_._optimizer_state

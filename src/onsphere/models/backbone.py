@@ -18,6 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
 from onsphere._internal.validation import (
@@ -34,7 +35,7 @@ from onsphere._internal.validation import (
     wrap_backbone_errors,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
-from onsphere.models.fitted import FittedModel, get_fitted, is_fitted
+from onsphere.models.fitted import FittedModel, is_fitted
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "encode_rows",
     "find_table",
     "fit_backbone",
+    "get_fitted",
     "get_input_tags",
     "get_learner",
     "is_fitted_per_column",
@@ -58,6 +60,7 @@ __all__ = [
     "set_random_states",
     "split_columns",
     "sum_categories",
+    "unwrap_fitted",
 ]
 
 
@@ -168,6 +171,20 @@ def _check_and_clone(owner: object, estimator: Any) -> Any:
             stacklevel=7,
         )
     return clone_backbone(estimator)
+
+
+def get_fitted(backbone: Any) -> FittedModel | None:
+    """Return the fitted model that a backbone is, or that the last step of a pipeline is; None for any other."""
+    learner = backbone[-1] if isinstance(backbone, Pipeline) else backbone
+    return learner if isinstance(learner, FittedModel) else None
+
+
+def unwrap_fitted(backbone: Any) -> Any:
+    """Return the model that `wrap_fitted` made a backbone of; None for a backbone that was fitted here."""
+    fitted = get_fitted(backbone)
+    if fitted is None or not isinstance(backbone, Pipeline):
+        return None if fitted is None else fitted.model
+    return Pipeline([*backbone.steps[:-1], (backbone.steps[-1][0], fitted.model)])
 
 
 def clone_backbone(estimator: Any) -> Any:

@@ -26,15 +26,17 @@ from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import (
     BackboneModel,
     fit_backbone,
+    get_fitted,
     join_columns,
     point_to_tables,
     predict_columns,
     prepare_backbone,
     split_columns,
+    unwrap_fitted,
 )
 from onsphere.models.base import CalibratedModel
 from onsphere.models.choice import choose_for
-from onsphere.models.fitted import check_features, get_fitted, unwrap_fitted, wrap_fitted
+from onsphere.models.fitted import check_features, wrap_fitted
 from onsphere.models.frames import Frames, check_frames, find_numbers, fit_novelty
 from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.sphere import OneHot, geometry, scores

@@ -25,7 +25,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 
-__all__ = ["FittedModel", "OnnxModel", "check_features", "get_fitted", "is_fitted", "unwrap_fitted", "wrap_fitted"]
+__all__ = ["FittedModel", "OnnxModel", "check_features", "is_fitted", "wrap_fitted"]
 
 # By how much probabilities may miss 1 in all: they may be sums of single-precision numbers.
 _ROUNDING = 1e-4
@@ -147,20 +147,6 @@ class OnnxModel(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.content = state["content"]
-
-
-def get_fitted(backbone: Any) -> FittedModel | None:
-    """Return the fitted model that a backbone is, or that the last step of a pipeline is; None for any other."""
-    learner = backbone[-1] if isinstance(backbone, Pipeline) else backbone
-    return learner if isinstance(learner, FittedModel) else None
-
-
-def unwrap_fitted(backbone: Any) -> Any:
-    """Return the model that `wrap_fitted` made a backbone of; None for a backbone that was fitted here."""
-    fitted = get_fitted(backbone)
-    if fitted is None or not isinstance(backbone, Pipeline):
-        return None if fitted is None else fitted.model
-    return Pipeline([*backbone.steps[:-1], (backbone.steps[-1][0], fitted.model)])
 
 
 def wrap_fitted(owner: object, estimator: Any, *, has_classes: bool = False) -> FittedModel | Pipeline:

@@ -39,6 +39,7 @@ from onsphere.models.backbone import (
     BackboneModel,
     clone_backbone,
     fit_backbone,
+    get_fitted,
     get_input_tags,
     get_learner,
     join_columns,
@@ -49,10 +50,11 @@ from onsphere.models.backbone import (
     prepare_backbone,
     split_columns,
     sum_categories,
+    unwrap_fitted,
 )
 from onsphere.models.choice import choose_for
 from onsphere.models.distributions import DistributionMixin
-from onsphere.models.fitted import check_features, get_fitted, unwrap_fitted, wrap_fitted
+from onsphere.models.fitted import check_features, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
 from onsphere.models.known_rows import warn_about_known_leaves
 from onsphere.models.noise import (
@@ -642,9 +644,11 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         """Return the domain, on the scale with the best intervals on left-out rows; None if none is asked for."""
         if self._choices is not None:
             return self._choices[0]
+        if self.domain is None:
+            return None
         counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
         domain = find_domain(self, self.domain, target[counted])
-        candidates = [] if domain is None else list_scales(domain, as_columns(target)[counted])
+        candidates = list_scales(domain, as_columns(target)[counted])
         if len(candidates) < 2 or get_fitted(backbone) is not None:  # which predicts the target itself
             return domain
         losses: list[float] = []
@@ -724,12 +728,13 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         measured: Any = frames.measure(numbers, value, sigma, center=self._center, spread=self.spread_)
         total = pick_width(self._usual_width, value, measured.sigma, measured.noise, self)
         residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
-        inputs, domain = clip_inputs(numbers), self.domain_ or Domain()
-        end = find_zero_end(domain)
-        is_zero = target <= end
-        asked = self._get_asked_shape()
-        if asked == "zeros" or (self._choices is None and has_step(domain, is_zero, residuals, value, total, end=end)):
-            return fit_zero_shape(inputs, is_zero, residuals, value, total, end=end)
+        inputs, asked = clip_inputs(numbers), self._get_asked_shape()
+        if self.domain_ is not None:
+            end = find_zero_end(self.domain_)
+            is_zero = target <= end
+            is_step = self._choices is None and has_step(self.domain_, is_zero, residuals, value, total, end=end)
+            if asked == "zeros" or is_step:
+                return fit_zero_shape(inputs, is_zero, residuals, value, total, end=end)
         return fit_shape(inputs, residuals, value, total, shape=asked)
 
     def _fit_error_frame(

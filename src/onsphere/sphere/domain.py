@@ -132,20 +132,18 @@ def _name_rows(rows: NDArray[Any]) -> str:
     return f"row{'s' if len(rows) > 1 else ''} {shown}{more} (counted from 0)"
 
 
-def find_domain(owner: Any, asked: Any, target: Floats, *, row_names: Any = None) -> Domain | None:
-    """Return the domain that a `domain` parameter asks for, checked against the targets; None for no domain.
+def find_domain(owner: Any, asked: Any, target: Floats, *, row_names: Any = None) -> Domain:
+    """Return the domain that a `domain` parameter asks for, checked against the targets.
 
     Parameters
     ----------
     owner : model or str
         Whose parameter it is.
-    asked : None, "auto", "positive", "count" or (low, high)
+    asked : "auto", "positive", "count" or (low, high)
     target : array of shape (n,) or (n, D)
     row_names : array of shape (n,), optional
         How errors name the rows; by default their places.
     """
-    if asked is None:
-        return None
     share_zero = float(np.mean(target == 0))
     if isinstance(asked, str) and asked == "auto":
         return replace(_detect_domain(target), share_zero=share_zero)

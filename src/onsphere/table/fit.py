@@ -168,7 +168,7 @@ def fit_table(
     _check_rules(rule, novelty, classes=classes, frames=frames)
     if classes and domain not in (None, "auto"):
         raise InvalidInputError(f"Expected no domain for classes, which are not numbers. Got {domain!r}. Leave it out.")
-    if not classes:
+    if not classes and domain is not None:
         find_domain("fit_table", domain, y, row_names=X.index)
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
