@@ -50,7 +50,6 @@ def test_sigma_in_the_unit_of_the_target():
 
 
 def test_each_domain_that_can_be_asked_for():
-    assert find(None, [1.0, -2.0]) is None
     assert find("positive", [0.0, 2.5]) == Domain(low=0.0, share_zero=0.5, reason="domain='positive' was asked for")
     assert find("count", [0, 2]).is_whole
     assert (find((0, 100), [1.0]).low, find((0, 100), [1.0]).high) == (0.0, 100.0)
