@@ -28,17 +28,17 @@ def record(name: str, *, about: str, rows: list[dict], **more) -> None:
     command = f"python benchmarks/{Path(sys.argv[0]).name}"
     result = {"name": name, "about": about, "command": command, **more, "rows": rows, "machine": describe_machine()}
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    head = list(rows[0])
+    tables = {
+        key: value for key, value in more.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
     lines = [
         f"# {name}",
         "",
         about,
         "",
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
-        *("| " + " | ".join(_format_cell(row.get(column)) for column in head) + " |" for row in rows),
-        "",
-        *(f"- {key.replace('_', ' ')}: {_format_cell(value)}" for key, value in more.items()),
+        *_list_table(rows),
+        *(line for key, table in tables.items() for line in (f"## {key.replace('_', ' ')}", "", *_list_table(table))),
+        *(f"- {key.replace('_', ' ')}: {_format_cell(value)}" for key, value in more.items() if key not in tables),
         "",
         f"`{command}` on {result['machine']['cpu']}, {result['machine']['cores']} cores, Python "
         f"{result['machine']['python']}, "
@@ -48,6 +48,16 @@ def record(name: str, *, about: str, rows: list[dict], **more) -> None:
     ]
     (RESULTS / f"{name}.md").write_text("\n".join(lines))
     print("\n".join(lines))
+
+
+def _list_table(rows: list[dict]) -> list[str]:
+    head = list(rows[0])
+    return [
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(_format_cell(row.get(column)) for column in head) + " |" for row in rows),
+        "",
+    ]
 
 
 def _format_cell(value) -> str:

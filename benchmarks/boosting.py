@@ -138,7 +138,7 @@ def report_timing():
     record(
         "boosting_time",
         about=f"Processor time of fits on {N_TIMED:,} rows of 20 features, one thread: plain boosting, HCMRegressor "
-        "over it (the mean in one fit, two fits on half of the rows each, error and input frames), and what "
+        "over it (the mean in one fit, a second fit on half of the rows, error and input frames), and what "
         "HCMRegressor adds to a model that is fitted already. The frames cost about the same whatever the booster, so "
         "they weigh most beside the 100 trees that are the libraries' default.",
         rows=rows,

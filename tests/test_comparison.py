@@ -11,6 +11,7 @@ from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
@@ -163,6 +164,12 @@ def test_a_progress_bar_is_drawn_in_a_terminal(monkeypatch):
         ({"plain": trees()}, {}, InvalidInputError, "another name"),
         ({"scaler": StandardScaler()}, {}, InvalidTypeError, "without predict"),
         ({"hcm": HCMRegressor}, {}, InvalidTypeError, "must be an instance"),
+        (
+            {"pipe": make_pipeline(StandardScaler(), HCMRegressor())},
+            {},
+            InvalidInputError,
+            r"Put the Pipeline inside: HCMRegressor\(make_pipeline",
+        ),
         ({"hcm": trees(), "knn": KNN()}, {}, InvalidInputError, "Compare them separately"),
         ({"hcm": trees()}, {"coverage": 1.5}, InvalidInputError, "coverage"),
         ({"hcm": trees()}, {"test_size": 0}, InvalidInputError, "test_size"),

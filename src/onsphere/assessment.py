@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import missing_extra_error
-from onsphere.errors import InvalidTypeError, MissingExtraError
+from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 
 __all__ = ["Assessment"]
 
@@ -164,12 +164,17 @@ class Assessment:
         """Return the first rows as a table for notebooks."""
         try:
             frame = self.to_frame()
-        except MissingExtraError:
+        except (MissingExtraError, InvalidInputError):
             return f"<pre>{html.escape(repr(self))}</pre>"
         return f"<p>Assessment of {len(self):,} rows</p>" + frame.head(_N_SHOWN).to_html(float_format="{:.4g}".format)
 
     def _list_columns(self) -> dict[str, NDArray[Any]]:
         """Return each array by name; one with several columns becomes as many."""
+        if self.uncertainty.ndim > 1:
+            raise InvalidInputError(
+                f"Expected one row per prediction, for a table. Got maps of {self.uncertainty.shape[1:]} pixels. Take "
+                "the fields themselves, such as result.value."
+            )
         columns: dict[str, NDArray[Any]] = {}
         for name, values in self._arrays():
             if values.ndim == 1:

@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import Pipeline
 
 from onsphere import metrics
 from onsphere._internal.validation import (
@@ -272,6 +273,12 @@ def _check_methods(methods: Any) -> None:
             raise InvalidTypeError(
                 f"The method {name!r} of compare must be an instance with {', '.join(needed)}. Got {model!r}, without "
                 f"{', '.join(missing) or 'being an instance'}."
+            )
+        if isinstance(model, Pipeline) and isinstance(model.steps[-1][1], CalibratedModel):
+            inner = type(model.steps[-1][1]).__name__
+            raise InvalidInputError(
+                f"The method {name!r} of compare is a Pipeline around {inner}, which would hide its uncertainty. Put "
+                f"the Pipeline inside: {inner}(make_pipeline(…, YourEstimator()))."
             )
 
 

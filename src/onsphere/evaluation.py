@@ -18,6 +18,7 @@ from onsphere.models.base import REASONS
 from onsphere.models.calibration_rows import find_group_values
 
 __all__ = [
+    "MOST_SEEN",
     "assess_model",
     "compute_error",
     "compute_row_errors",
@@ -27,6 +28,9 @@ __all__ = [
     "find_row_groups",
     "measure_assessment",
 ]
+
+# With a larger share of rows that the model was trained on, figures are no promise for new rows.
+MOST_SEEN = 0.01
 
 
 def evaluate(
@@ -67,15 +71,15 @@ def evaluate(
     """
     target = np.asarray(y)
     result: Any = model.assess(X, coverage=coverage, groups=groups)
+    separate: Any = result
     errors = compute_row_errors(target, result.value)
     classes = None if result.prediction_set is None else model.classes_
     covered = find_covered(result, target, classes).reshape(len(target), -1)
     chance = find_coverage_range(len(target), int(model.calibration_.effective_size), coverage, level=0.05)
     figures: dict[str, Any] = {"rows": len(target), "error": compute_error(target, result.value)}
     if classes is None:
-        alone = measure_assessment(
-            _use_separate_intervals(model, X, result, coverage, groups), target, coverage=coverage
-        )
+        separate = _use_separate_intervals(model, X, result, coverage, groups)
+        alone = measure_assessment(separate, target, coverage=coverage)
         figures |= {
             "mean_absolute_error": float(np.mean(np.abs(result.value - target))),
             "mean_error": float(np.mean(errors)),
@@ -105,7 +109,8 @@ def evaluate(
         figures["groups"] = _measure_groups(names, codes, np.asarray(covered.all(axis=1)))
     if target.ndim == 2:
         names = targets or [f"output {place}" for place in range(target.shape[1])]
-        figures["targets"] = dict(zip(names, _measure_outputs(result, target, covered), strict=True))
+        measured = _measure_outputs(result, target, covered, separate)
+        figures["targets"] = dict(zip(names, measured, strict=True))
     return figures
 
 
@@ -234,13 +239,15 @@ def _compute_mean(errors: Floats) -> float | None:
     return float(errors.mean()) if len(errors) else None
 
 
-def _measure_outputs(result: Any, target: Any, covered: NDArray[np.bool_]) -> list[dict[str, float]]:
-    """Measure each output by itself, in the intervals that hold all of them at once."""
+def _measure_outputs(result: Any, target: Any, covered: NDArray[np.bool_], separate: Any) -> list[dict[str, float]]:
+    """Measure each output, in the intervals that hold all of them at once and in those that hold it alone."""
     difference = result.value - target
     columns = {
         "mean_absolute_error": np.abs(difference).mean(axis=0),
         "root_mean_square_error": np.sqrt((difference**2).mean(axis=0)),
         "coverage": covered.mean(axis=0),
         "width": (result.upper - result.lower).mean(axis=0),
+        "coverage_alone": find_covered(separate, target).mean(axis=0),
+        "width_alone": (separate.upper - separate.lower).mean(axis=0),
     }
     return [{name: float(values[place]) for name, values in columns.items()} for place in range(target.shape[1])]

@@ -104,6 +104,20 @@ def test_cross_calibration_measures_rows_that_were_left_out(diabetes):
     assert np.median(left_out.error) == pytest.approx(38, abs=6)
 
 
+def test_folds_learn_their_noise_from_the_errors_of_the_model(diabetes):
+    fitted = []
+
+    class CountedRidge(Ridge):
+        def fit(self, X, y):
+            fitted.append(len(X))
+            return super().fit(X, y)
+
+    X, y = diabetes
+    HCMRegressor(CountedRidge(), calibration="cv", random_state=0).fit(X[:200], y[:200])
+    # Once on all rows, five times to see errors on rows left out, and once for each fold that calibrates.
+    assert sorted(fitted) == [160] * 10 + [200]
+
+
 def test_several_outputs_get_boxes_and_balls():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 3))

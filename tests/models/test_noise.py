@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -215,3 +215,18 @@ def test_fits_without_a_fold_do_not_repeat_their_warnings():
     with pytest.warns(UserWarning, match="rows") as caught:
         HCMRegressor(Loud()).fit(X, y)
     assert [str(each.message) for each in caught] == ["fitted on 100 rows"]
+
+
+@pytest.mark.parametrize(("n_rows", "expected"), [(900, [720] * 5), (1_200, [600] * 2), (5_000, [2_500])])
+def test_of_many_rows_fewer_are_left_out(n_rows, expected):
+    fitted = []
+
+    class CountedBoosting(HistGradientBoostingRegressor):
+        def fit(self, X, y):
+            fitted.append(len(X))
+            return super().fit(X, y)
+
+    model = HCMRegressor(CountedBoosting(max_iter=10)).fit(*make_uneven(n_rows))
+    assert fitted == [n_rows, *expected]
+    quiet, noisy = model.predict_noise(np.array([[-0.5, 0.0], [0.5, 0.0]]))
+    assert noisy > 1.5 * quiet

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from onsphere._internal.validation import Floats, check_number
 from onsphere.errors import InvalidInputError
 
-__all__ = ["STRETCH", "LevelTracker", "OnlineCoverage", "extend_p_values", "find_ceiling", "find_stretch"]
+__all__ = [
+    "STRETCH",
+    "LevelTracker",
+    "OnlineCoverage",
+    "compute_rolling_share",
+    "extend_p_values",
+    "find_ceiling",
+    "find_stretch",
+]
 
 STRETCH = math.log(2) / 0.05  # beyond the largest error, an interval doubles for each .05 by which its level falls
 
@@ -70,6 +78,24 @@ def find_ceiling(scores: Floats, weights: Floats | None = None) -> float:
     0.4
     """
     return float(extend_p_values(scores, np.array([np.nextafter(scores.min(), np.inf)]), weights)[0])
+
+
+def compute_rolling_share(covered: Any, n_rows: int, *, n_first: int) -> Floats:
+    """Return the share covered among the last `n_rows` labels, after each label from the `n_first`-th on.
+
+    While there are fewer labels than `n_rows`, it is the share of all; if there are fewer than `n_first`, of all once.
+
+    Examples
+    --------
+    >>> compute_rolling_share([True, False, True, True], 2, n_first=1)
+    array([1. , 0.5, 0.5, 1. ])
+    """
+    if len(covered) == 0:
+        return np.empty(0)
+    sums = np.concatenate([[0.0], np.cumsum(covered)])
+    ends = np.arange(min(n_first, len(covered)), len(covered) + 1)
+    starts = np.maximum(ends - n_rows, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
 
 
 def find_stretch(level: float, n_effective: float) -> tuple[float, float]:
@@ -308,12 +334,7 @@ class OnlineCoverage:
         given with the answer was an older one, and may have covered less.
         """
         check_number("compute_rolling_coverage", "n_rows", n_rows, above=1, closed="left", whole=True)
-        covered = self.find_covered(coverage)
-        if len(covered) == 0:
-            return np.empty(0)
-        size = min(n_rows, len(covered))
-        sums = np.concatenate([[0.0], np.cumsum(covered)])
-        return (sums[size:] - sums[:-size]) / size
+        return compute_rolling_share(self.find_covered(coverage), n_rows, n_first=n_rows)
 
     def _follow(self, coverage: float, column: int) -> _Followed:
         """Return the trackers of a coverage, which start with the labels that were kept."""

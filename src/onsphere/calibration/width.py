@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from onsphere._internal.validation import Floats
+from onsphere.metrics import winkler_score
 
 __all__ = ["N_LABELS_NEEDED", "WIDTHS", "choose_width"]
 
@@ -50,6 +51,5 @@ def choose_width(errors: Floats, widths: dict[str, Floats], *, usual: str = "tot
 
 
 def _measure_width(errors: Floats, width: Floats) -> float:
-    ratios = np.abs(errors) / width
-    half = np.quantile(ratios, _COVERAGE, axis=0)
-    return float(np.mean(width * (half + np.maximum(ratios - half, 0.0) / (1.0 - _COVERAGE))))
+    half = np.quantile(np.abs(errors) / width, _COVERAGE, axis=0) * width
+    return winkler_score(errors, -half, half, coverage=_COVERAGE)

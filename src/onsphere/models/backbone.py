@@ -512,7 +512,7 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         if self._frames is None or self._frames.input is None:
             raise missing_frame_error(self, "novelty_importances_", "input")
         spread = self._frames.input.landmarks.var(axis=0)
-        if self._frames.input.takes_missing:  # which has a second column for each
+        if self._frames.input.takes_missing:  # a second column for each feature tells where it is missing
             spread = spread.reshape(2, -1).sum(axis=0)
         return sum_categories(self._frames.encoder, spread / max(spread.sum(), 1e-300))
 

@@ -259,13 +259,13 @@ class CalibratedModel:
 
     def _calibrate_on_folds(self, folds: Sequence[Any], X: Any, y: Any, weights: Any) -> Calibration:
         parts: Any = Parallel(n_jobs=self.n_jobs)(
-            delayed(_calibrate_fold)(self._make_fold(), _take(kept, X, y, weights), _take(held, X, y))
+            delayed(_calibrate_fold)(self._make_fold(kept), _take(kept, X, y, weights), _take(held, X, y))
             for kept, held in folds
         )
         return type(parts[0]).join(parts)
 
-    def _make_fold(self) -> Any:
-        """Return an unfitted copy, to be fitted on a fold."""
+    def _make_fold(self, kept: NDArray[np.intp]) -> Any:
+        """Return an unfitted copy, to be fitted on these rows."""
         return clone(self)
 
     def calibrate(

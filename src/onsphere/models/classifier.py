@@ -235,12 +235,12 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         What `predict_uncertainty` gives, before novelty is added; see `onsphere.sphere.scores`. They rank alike as long
         as no direction is longer than 1, as with trees; beyond, "signed" and "gini" rank overshoot, the mark of
         extrapolation, as trusted.
-    calibration : None, "split", "cv" or float in (0, 1), default None
+    calibration : None, "split", "cv", float in (0, 1), or a splitter, default None
         The rows `fit` keeps back to calibrate on; see `HCMRegressor`. They are stratified by class, which the guarantee
         strictly does not allow for but which hardly changes coverage. With "cv", a class with fewer than five rows
         reduces the number of folds to its number of rows.
     n_jobs : int, optional
-        How many fits run at once: of the folds of "cv", of the error frame, and of the candidates of "auto".
+        How many fits run at once: of the folds of "cv", and of the candidates of "auto".
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -319,7 +319,7 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
         if model is not None:
             warn_about_known_leaves(model, X, stacklevel=3)
 
-    def _make_fold(self) -> Any:
+    def _make_fold(self, kept: NDArray[np.intp]) -> Any:
         return self._clone_chosen()
 
     def _take_classes(self, fitted: Any, labels: NDArray[Any]) -> None:

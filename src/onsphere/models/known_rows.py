@@ -1,4 +1,6 @@
-"""Rows that a fitted model of trees was trained on, told by its leaves: trees store how many rows grew each of them."""
+"""Rows that a fitted model was trained on: told by the leaves of its trees, which store how many rows grew each of
+them, by targets that it reproduces, and by errors far below those on other rows.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,43 @@ from onsphere._internal.validation import Floats, is_frame
 from onsphere.errors import OnsphereWarning
 from onsphere.models.backbone import find_table, get_learner
 
-__all__ = ["compute_p_value", "warn_about_known_leaves"]
+__all__ = ["compute_p_value", "warn_about_known_leaves", "warn_about_known_targets", "warn_about_small_errors"]
 
 # New rows fill the leaves so evenly in one of ten thousand fits.
 _UNLIKELY = 1e-4
+
+# An error below this share of the spread is no error.
+_SAME = 1e-9
+
+# Rows that are needed to tell errors at fit from those at calibration: with so many of both, one median is twice the
+# other by chance in one of 500 calibrations.
+_N_COMPARED = 50
+
+
+def warn_about_known_targets(error: Floats, spread: Floats, *, stacklevel: int) -> bool:
+    """Warn if a fitted model makes no error (n, D) on most rows, and return whether that is so."""
+    share = float(np.mean(np.all(np.abs(error) <= _SAME * spread, axis=1)))
+    is_known = share > 0.5 and bool(np.any(spread > 0))
+    if is_known:
+        warnings.warn(
+            f"The fitted model reproduces the target of {share:.0%} of the rows exactly, so it was probably trained on "
+            "them. Errors on such rows are smaller than those to come. Fit on rows that it has not seen.",
+            OnsphereWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return is_known
+
+
+def warn_about_small_errors(n_rows: int, median: float, errors: Floats, *, stacklevel: int) -> None:
+    """Warn if the median error of a fitted model on the rows of fit is far below its errors on calibration rows."""
+    if min(n_rows, len(errors)) >= _N_COMPARED and 2 * median < np.median(errors):
+        warnings.warn(
+            "The errors of the fitted model on the rows given to fit are less than half of those on the calibration "
+            "rows, so it was probably trained on the rows given to fit. Noise learned from them is too small: fit on "
+            "rows that the model has not seen.",
+            OnsphereWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def warn_about_known_leaves(model: Any, rows: Any, *, stacklevel: int) -> None:

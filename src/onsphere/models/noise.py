@@ -44,8 +44,9 @@ _N_FOLDS = 5
 # With more columns than this, features tell trees less than the prediction and its sigma do.
 _MOST_COLUMNS = 100
 
-# Rows that a tree sees at most, without a target frame: there, the error frame is most of the cost.
-_N_TREE_ROWS = 4_000
+# Rows that a tree sees at most, without a target frame, and the number of trees if there are more: there, the error
+# frame is most of the cost.
+_N_TREE_ROWS, _N_TREES_OF_MANY = 4_000, 60
 
 # The share of rows that may be in no leaf with others.
 _MOST_SEEN = 0.1
@@ -195,9 +196,10 @@ def fit_error_frame(
         usual = _MEDIAN_TO_SIGMA * np.median(np.abs(error), axis=0)
         scale = np.where(usual > 0, usual, scale)
     scale = np.where(scale > 0, scale, 1.0)
-    trees = ExtraTreesRegressor(100, min_samples_leaf=10, random_state=random_state)
+    mixes = sigma is None and len(error) < _FEW_ROWS
+    trees = ExtraTreesRegressor(50 if mixes else 100, min_samples_leaf=10, random_state=random_state)
     if sigma is None and len(error) > _N_TREE_ROWS:
-        trees.set_params(bootstrap=True, max_samples=_N_TREE_ROWS)
+        trees.set_params(n_estimators=_N_TREES_OF_MANY, bootstrap=True, max_samples=_N_TREE_ROWS)
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
     if sigma is None:  # errors of both signs alike: what a model is off by on average is a part of its noise
@@ -205,20 +207,21 @@ def fit_error_frame(
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
     inputs = frame.join_inputs(rows, value, sigma, missed)
     trees.fit(inputs, columns)
-    if sigma is None and len(error) < _FEW_ROWS:
-        _mix_with_random_forest(trees, inputs, columns)
+    if mixes:
+        _add_random_forest(trees, inputs, columns)
     if stretches and len(error) >= _N_ROWS_STRETCHED:
         return _fit_stretch(frame, inputs, columns, error / scale)
     return frame
 
 
-def _mix_with_random_forest(trees: Any, inputs: Floats, columns: Floats) -> None:
-    """Replace half of the trees by those of a random forest."""
+def _add_random_forest(trees: Any, inputs: Floats, columns: Floats) -> None:
+    """Add to fitted trees as many of a random forest."""
     from sklearn.ensemble import RandomForestRegressor
 
-    half = trees.n_estimators // 2
+    n_trees = trees.n_estimators
     options = {"min_samples_leaf": trees.min_samples_leaf, "random_state": trees.random_state}
-    trees.estimators_[half:] = RandomForestRegressor(half, **options).fit(inputs, columns).estimators_
+    trees.estimators_ += RandomForestRegressor(n_trees, **options).fit(inputs, columns).estimators_
+    trees.set_params(n_estimators=2 * n_trees)
 
 
 def find_floor(error: Floats, spread: Floats) -> Floats:
@@ -267,10 +270,13 @@ def predict_left_out(
     *,
     by_fold: bool = False,
     n_folds: int = _N_FOLDS,
+    n_used: int | None = None,
     n_jobs: int | None = None,
     eval_set: Any = None,
 ) -> Floats:
     """Predict the columns of each training row by a model that has not seen it, as cheaply as the backbone allows.
+
+    Rows of folds that are not used are NaN.
 
     Parameters
     ----------
@@ -279,8 +285,9 @@ def predict_left_out(
     X, columns, weights, layout, eval_set : what it was fitted on
     by_fold : bool, default False
         Whether to fit again without each part of the rows, however cheap leaving them out may be.
-    n_folds, n_jobs : int
-        How often it is fitted again if it has to be, and how many of these fits run at once.
+    n_folds, n_used, n_jobs : int
+        The folds if it has to be fitted again, how many of them are left out (by default all), and how many of these
+        fits run at once.
     """
     steps, forest = get_learner(backbone)
     if has_mean_leaves(forest) and not by_fold:
@@ -289,8 +296,8 @@ def predict_left_out(
             return left_out
     from sklearn.model_selection import KFold
 
-    table, left_out = make_indexable(X), np.empty_like(columns)
-    folds = list(KFold(min(n_folds, len(columns)), shuffle=True, random_state=0).split(columns))
+    table, left_out = make_indexable(X), np.full_like(columns, np.nan)
+    folds = list(KFold(min(n_folds, len(columns)), shuffle=True, random_state=0).split(columns))[:n_used]
 
     def predict_fold(kept: Any, held: Any) -> Floats:
         part = None if weights is None else weights[kept]
@@ -345,7 +352,7 @@ def _leave_out_of_leaves(forest: Any, X: Any, columns: Floats, weights: Floats |
         rest = (sums - own[:, None] * columns)[usable] / (weight - own)[usable, None]
         total[usable] += rest
         n_trees += usable
-    # A row that no tree left out is predicted as it is, if there are few.
+    # Rows that no tree left out are predicted by all trees, as long as there are few such rows.
     seen = n_trees == 0
     if seen.mean() > _MOST_SEEN:
         return None

@@ -56,7 +56,7 @@ from onsphere.models.choice import choose_for
 from onsphere.models.distributions import DistributionMixin
 from onsphere.models.fitted import check_features, wrap_fitted
 from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
-from onsphere.models.known_rows import warn_about_known_leaves
+from onsphere.models.known_rows import warn_about_known_leaves, warn_about_known_targets, warn_about_small_errors
 from onsphere.models.noise import (
     N_ROWS_NEEDED,
     SIGMA_FLOOR,
@@ -75,15 +75,8 @@ from onsphere.sphere.geometry import SphericalOutput
 __all__ = ["SIGMA_FLOOR", "HCMRegressor", "RegressionMixin", "RegressionPrediction", "pick_width"]
 
 # Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
-# one more fit. Of few rows, half are too few to learn as much as all do.
-_N_FOLDS_OF_MANY, _MANY_ROWS = 2, 1_000
-
-# Rows that are needed to tell errors of a fitted model at fit from those at calibration: with so many of both, one
-# median is twice the other by chance in one of 500 calibrations.
-_N_COMPARED = 50
-
-# An error below this share of the spread is no error.
-_SAME = 1e-9
+# one more fit. Of few rows, half are too few to learn as much as all do; of very many, the errors of half are enough.
+_N_FOLDS_OF_MANY, _MANY_ROWS, _VERY_MANY_ROWS = 2, 1_000, 5_000
 
 _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
     "lift": Lift,
@@ -204,6 +197,9 @@ class RegressionPrediction(NamedTuple):
         domain = model.domain_
         if domain is not None:
             domain.check(target)
+        others = None
+        if self.curves is None:
+            others = {name: self._get_interval_sigma(model, name) for name in ("total", "noise")}
         measured = RegressionCalibration.measure(
             residual=(target if domain is None else domain.to_scale(target)) - self.value,
             sigma=self._get_interval_sigma(model, model._usual_width),
@@ -211,9 +207,7 @@ class RegressionPrediction(NamedTuple):
             spread=model.spread_,
             missed=self.missed,
             width=model._usual_width,
-            others=None
-            if self.curves is not None
-            else {name: self._get_interval_sigma(model, name) for name in ("total", "noise")},
+            others=others,
         )
         if domain is not None:  # errors are in the unit of the target
             measured = replace(measured, error=root_mean_square(target - domain.from_scale(self.value)))
@@ -250,10 +244,7 @@ class RegressionMixin(DistributionMixin):
     spread_: Floats
     _target_is_flat: bool
     _output_names: tuple[str, ...] | None = None
-    _sigma_factor: Floats | None = (
-        None  # by which calibration made sigma fit the errors; models of older files have none
-    )
-
+    _sigma_factor: Floats | None = None  # by which calibration made sigma fit the errors; older files have none
     _floor: Floats | None = None  # None for a share of the spread, as in models of older files
 
     def __sklearn_tags__(self) -> Any:
@@ -317,9 +308,12 @@ class RegressionMixin(DistributionMixin):
         their share of the targets over time, and all else is as the latest rows say. `groups` is that of
         `predict_interval`.
         """
-        self._require_calibration("predict_distribution")
-        prediction = self._predict_as(RegressionPrediction, X, "predict_distribution", "numbers")
-        return self._predict_by_group(X, groups, "predict_distribution", prediction).get_distribution(self)
+        return self._predict_calibrated(X, groups, "predict_distribution").get_distribution(self)
+
+    def _predict_calibrated(self, X: Any, groups: Any, method: str) -> RegressionPrediction:
+        """Return the prediction of rows, and the calibration rows of each, for a method that needs them."""
+        self._require_calibration(method)
+        return self._predict_by_group(X, groups, method, self._predict_as(RegressionPrediction, X, method, "numbers"))
 
     def predict_interval(
         self,
@@ -362,9 +356,7 @@ class RegressionMixin(DistributionMixin):
             check_number("predict_interval", "coverage", each, above=0, below=1)
         check_flag("predict_interval", "simultaneous", simultaneous)
         check_option("predict_interval", "tails", tails, TAILS)
-        self._require_calibration("predict_interval")
-        prediction = self._predict_as(RegressionPrediction, X, "predict_interval", "numbers")
-        prediction = self._predict_by_group(X, groups, "predict_interval", prediction)
+        prediction = self._predict_calibrated(X, groups, "predict_interval")
         found = [prediction.get_interval(self, each, simultaneous=simultaneous, tails=tails) for each in asked]
         return np.stack(found) if is_list else found[0]
 
@@ -380,9 +372,39 @@ class RegressionMixin(DistributionMixin):
         array of shape (n,)
         """
         check_number("predict_radius", "coverage", coverage, above=0, below=1)
-        self._require_calibration("predict_radius")
-        prediction = self._predict_as(RegressionPrediction, X, "predict_radius", "numbers")
-        return self._predict_by_group(X, groups, "predict_radius", prediction).get_radius(self, coverage)
+        return self._predict_calibrated(X, groups, "predict_radius").get_radius(self, coverage)
+
+
+class _LeftOut(NamedTuple):
+    """The predictions of training rows by backbones that had not seen them; see `HCMRegressor._read_table`.
+
+    Rows that were not left out are NaN.
+    """
+
+    value: Floats
+    sigma: Floats | None
+
+    def take(self, rows: Any) -> _LeftOut:
+        """Return that of some rows: a mask or a list of indices."""
+        return _LeftOut(self.value[rows], None if self.sigma is None else self.sigma[rows])
+
+
+class _Fitting(NamedTuple):
+    """All that a model knows only while it is being fitted.
+
+    Attributes
+    ----------
+    eval_set : as in fit
+    left_out : _LeftOut or None
+        Those of further fits. A fold has those of the model that it calibrates: errors that it found by itself would be
+        those of backbones with fewer rows, and larger beside its own than the model's are beside the model's own.
+    choices : (Domain or None, str) or None
+        Of a fold: the domain and the shape of the model that it calibrates, so that it calibrates the same scores.
+    """
+
+    eval_set: Any = None
+    left_out: _LeftOut | None = None
+    choices: tuple[Domain | None, str] | None = None
 
 
 class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
@@ -409,8 +431,9 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         What is fitted. "target" alone is the paper's method. "error" costs forests a pass over the training rows and
         other backbones five more fits, on four fifths of the rows each; "input" costs a small forest and 300 landmarks.
         With fewer than 40 rows there is no error frame. A regressor for one output, such as boosting or a search, and a
-        fitted model predict the value alone: "all" is then "error" and "input", and five more fits are two with 1,000
-        rows or more. A tuple with "target" fits one copy per column, whose directions may overshoot the sphere.
+        fitted model predict the value alone: "all" is then "error" and "input", and five more fits are two on halves
+        with 1,000 rows or more, and one with 5,000. A tuple with "target" fits one copy per column, whose directions
+        may overshoot the sphere.
     uncertainty_score : {"auto", "total", "distance", "anchored", "sigma", "violation", "signed"}, default "auto"
         What `predict_uncertainty` gives, a score that ranks rows. "total" is the standard deviation of the whole error
         as known at fit, in which novelty and noise count; `calibrate` brings `sigma` to the level of the errors, and
@@ -436,7 +459,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     shape : {"pooled", "local", "auto"}, default "pooled"
         Whether errors have the same distribution on all rows, apart from sigma, or one that trees learn from rows left
         out, at the cost of five fits on four fifths of the rows. "auto" takes the better on left-out rows. Coverage
-        holds with each.
+        holds with each; with a distribution for each row, `calibrate` leaves sigma as it is.
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -472,8 +495,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     embedding_: RegressionEmbedding
     _frames: Frames | None = None  # models of older files have none
-    _eval_set: Any = None  # while it is being fitted
-    _choices: tuple[Domain | None, str] | None = None  # of a fold: those of the model that it calibrates
+    _fitting: _Fitting = _Fitting()
     _has_known_rows = False  # that a fitted model reproduces, as was warned about
     _errors_at_fit: tuple[int, float] | None = None  # of a fitted model: the number of rows, and their median error
 
@@ -528,24 +550,24 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         -------
         self
         """
-        self._eval_set = eval_set
+        self._fitting = _Fitting(eval_set)
         try:
             return super().fit(X, y, sample_weight, groups=groups)
         finally:
-            del self._eval_set
+            del self._fitting
 
     def _inspect_rows(self, X: Any) -> None:
         model = unwrap_fitted(self.estimator_)
         if model is not None and not self._has_known_rows:
             warn_about_known_leaves(model, X, stacklevel=4)
 
-    def _make_fold(self) -> Any:
+    def _make_fold(self, kept: NDArray[np.intp]) -> Any:
         fold = self._clone_chosen()
-        fold._eval_set = self._eval_set
-        # So that a fold calibrates the same scores.
         is_local = self._shape is not None and self._shape.trees is not None
         kind = "zeros" if isinstance(self._shape, ZeroShape) else "local" if is_local else "pooled"
-        fold._choices = (self.domain_, kind)
+        known = self._fitting.left_out
+        left_out = None if known is None else known.take(kept)
+        fold._fitting = self._fitting._replace(left_out=left_out, choices=(self.domain_, kind))
         return fold
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
@@ -575,7 +597,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     def _scale_eval_set(self, domain: Domain | None) -> list[tuple[Any, Floats]] | None:
         """Return the rows to stop early by, checked, with their targets on the scale of a domain."""
-        given: Any = self._eval_set
+        given: Any = self._fitting.eval_set
         if given is None:
             return None
         pairs = [given] if isinstance(given, tuple) and not isinstance(given[0], tuple) else list(given)
@@ -642,8 +664,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         has_target: bool,
     ) -> Domain | None:
         """Return the domain, on the scale with the best intervals on left-out rows; None if none is asked for."""
-        if self._choices is not None:
-            return self._choices[0]
+        if self._fitting.choices is not None:
+            return self._fitting.choices[0]
         if self.domain is None:
             return None
         counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
@@ -715,16 +737,18 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             if self._get_asked_shape() != "pooled" and has_mean_leaves(get_learner(self.estimator_)[1]):
                 # A leaf without one of its rows knows something of that row, from which trees would learn the rest.
                 options: Any = {"by_fold": True, "n_jobs": self.n_jobs}
-                left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
-            self._shape = self._fit_shape(frames, found.table[counted], left_out[counted], target[counted])
+                table = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
+                left_out = _LeftOut(*self._read_table(table)[1:])
+            counted = counted & ~np.isnan(left_out.value[:, 0])
+            self._shape = self._fit_shape(frames, found.table[counted], left_out.take(counted), target[counted])
         return frames
 
     def _get_asked_shape(self) -> str:
-        return self.shape if self._choices is None else self._choices[1]
+        return self.shape if self._fitting.choices is None else self._fitting.choices[1]
 
-    def _fit_shape(self, frames: Frames, numbers: Floats, left_out: Floats, target: Floats) -> Any:
+    def _fit_shape(self, frames: Frames, numbers: Floats, left_out: _LeftOut, target: Floats) -> Any:
         """Learn the shape of the errors of left-out rows."""
-        _, value, sigma = self._read_table(left_out)
+        value, sigma = left_out
         measured: Any = frames.measure(numbers, value, sigma, center=self._center, spread=self.spread_)
         total = pick_width(self._usual_width, value, measured.sigma, measured.noise, self)
         residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
@@ -732,8 +756,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         if self.domain_ is not None:
             end = find_zero_end(self.domain_)
             is_zero = target <= end
-            is_step = self._choices is None and has_step(self.domain_, is_zero, residuals, value, total, end=end)
-            if asked == "zeros" or is_step:
+            is_step = has_step(self.domain_, is_zero, residuals, value, total, end=end)
+            if asked == "zeros" or (is_step and self._fitting.choices is None):
                 return fit_zero_shape(inputs, is_zero, residuals, value, total, end=end)
         return fit_shape(inputs, residuals, value, total, shape=asked)
 
@@ -746,33 +770,25 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         numbers: Floats | None,
         missed: Floats | None,
         counted: NDArray[np.bool_],
-    ) -> tuple[ErrorFrame | None, Floats | None]:
+    ) -> tuple[ErrorFrame | None, _LeftOut | None]:
         """Fit the error frame, and return it with what was predicted for left-out rows.
 
         Both are None, with a warning, if there is a target frame and rows cannot be left out.
         """
         has_target, learns = self._layout is not None, counted.sum() >= N_ROWS_NEEDED
         if get_fitted(self.estimator_) is not None:
-            left_out = predict_columns(self, self.estimator_, rows, self._n_columns)
-            self._warn_about_known_rows((target - left_out)[counted])
+            left_out = _LeftOut(predict_columns(self, self.estimator_, rows, self._n_columns), None)
+            error = (target - left_out.value)[counted]
+            self._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
+            self._has_known_rows = warn_about_known_targets(error, self.spread_, stacklevel=5)
         else:
-            options: dict[str, Any] = {"n_jobs": self.n_jobs, "eval_set": self._scale_eval_set(self.domain_)}
-            if not has_target and len(target) >= _MANY_ROWS:
-                options["n_folds"] = _N_FOLDS_OF_MANY
-            try:
-                left_out = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
-            except InvalidInputError as error:  # for instance a category, or a known cell, that one fold alone has
-                taken = "sigma" if has_target else "the spread of the target"
-                warnings.warn(
-                    f"{type(self).__name__} takes {taken} for the noise, because not every part of the rows can be "
-                    f"left out: {error}",
-                    OnsphereWarning,
-                    stacklevel=5,
-                )
-                if has_target:
-                    return None, None
-                left_out, learns = np.broadcast_to(self._center, target.shape), False
-        _, value, sigma = self._read_table(left_out[counted])
+            left_out = self._fitting.left_out or self._leave_out(rows, learned, weights)
+        if left_out is None and has_target:
+            return None, None
+        if left_out is None:
+            left_out, learns = _LeftOut(np.broadcast_to(self._center, target.shape), None), False
+        counted = counted & ~np.isnan(left_out.value[:, 0])
+        value, sigma = left_out.take(counted)
         frame = fit_error_frame(
             None if numbers is None else numbers[counted],
             value,
@@ -789,19 +805,30 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             self._floor = find_floor(target[counted] - value, self.spread_)
         return frame, left_out
 
-    def _warn_about_known_rows(self, error: Floats) -> None:
-        """Warn if a fitted model reproduces most targets, as one does that was trained on these rows."""
-        self._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
-        share = float(np.mean(np.all(np.abs(error) <= _SAME * self.spread_, axis=1)))
-        self._has_known_rows = share > 0.5 and bool(np.any(self.spread_ > 0))
-        if self._has_known_rows:
+    def _leave_out(self, rows: Any, learned: Floats, weights: Floats | None) -> _LeftOut | None:
+        """Return what further fits of the backbone predict for rows that they have not seen.
+
+        None, with a warning, if rows cannot be left out.
+        """
+        options: dict[str, Any] = {"n_jobs": self.n_jobs, "eval_set": self._scale_eval_set(self.domain_)}
+        if self._layout is None and len(learned) >= _MANY_ROWS:
+            options["n_folds"] = _N_FOLDS_OF_MANY
+            options["n_used"] = 1 if len(learned) >= _VERY_MANY_ROWS else None
+        try:
+            table = predict_left_out(self, self.estimator_, rows, learned, weights, self._layout, **options)
+        except InvalidInputError as error:  # for instance a category, or a known cell, that one fold alone has
+            taken = "the spread of the target" if self._layout is None else "sigma"
             warnings.warn(
-                f"The fitted model reproduces the target of {share:.0%} of the rows exactly, so it was probably "
-                "trained on them. Errors on such rows are smaller than those to come. Fit on rows that it has not "
-                "seen.",
+                f"{type(self).__name__} takes {taken} for the noise, because not every part of the rows can be "
+                f"left out: {error}",
                 OnsphereWarning,
                 stacklevel=6,
             )
+            return None
+        left_out = _LeftOut(*self._read_table(table)[1:])
+        if not has_mean_leaves(get_learner(self.estimator_)[1]):
+            self._fitting = self._fitting._replace(left_out=left_out)
+        return left_out
 
     def _set_calibration(self, calibration: Any, **options: Any) -> None:
         super()._set_calibration(calibration, **options)
@@ -809,15 +836,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         ratios = calibration.ratios if has_curves else calibration.use_width("total").ratios
         size = np.sqrt(np.average(np.square(ratios), axis=0, weights=calibration.weights))
         self._sigma_factor = size if np.isfinite(size).all() and not has_curves else None
-        n_rows, median = self._errors_at_fit or (0, 0.0)
-        if min(n_rows, len(calibration)) >= _N_COMPARED and 2 * median < np.median(calibration.error):
-            warnings.warn(
-                "The errors of the fitted model on the rows given to fit are less than half of those on the "
-                "calibration rows, so it was probably trained on the rows given to fit. Noise learned from them is too "
-                "small: fit on rows that the model has not seen.",
-                OnsphereWarning,
-                stacklevel=4,
-            )
+        if self._errors_at_fit is not None:
+            warn_about_small_errors(*self._errors_at_fit, calibration.error, stacklevel=4)
 
     def _read_table(self, table: Any) -> tuple[SphericalOutput | None, Any, Any]:
         """Return the place on the sphere, the value and its sigma; no place and no sigma without a target frame."""
