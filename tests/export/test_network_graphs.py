@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from onsphere import AcceptShare, FrozenHead, InvalidInputError, Lift, Novelty, export_onnx
-from onsphere.export import network_graphs
+from onsphere.export import network_graphs, open_graph, prepare_inputs
 from onsphere.export.graph_builder import open_session
-from onsphere.torch import DenseHead, attach, calibrate, features, to_torch
+from onsphere.service.engine import load_engine
+from onsphere.torch import DenseHead, SphericalHead, attach, calibrate, features, to_torch
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
 
@@ -74,6 +75,99 @@ def test_a_calibrated_network_in_one_file(pictures, tmp_path):
     np.testing.assert_array_equal(answers["accepted"], expected.accepted)
 
 
+def check_file(path, model, given, coverage=0.9):
+    """Check that a file answers as `assess` does, and return its metadata."""
+    session, metadata = open_graph(path)
+    inputs = prepare_inputs(metadata["inputs"], given)
+    answers = dict(zip(metadata["outputs"], session.run(None, inputs), strict=True))
+    expected = model.assess(given, coverage=coverage)
+    close = np.isclose(expected.uncertainty, model.model.threshold_ or np.nan)  # where rounding decides
+    for name in ("value", "uncertainty", "noise", "lower", "probabilities", "novelty", "accepted", "reason"):
+        ours, theirs = answers.get(name), getattr(expected, name)
+        assert (ours is None) == (theirs is None) or name == "value", name
+        if ours is not None:
+            assert ours.shape == theirs.shape, name
+            if theirs.dtype.kind == "f":
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=name)
+            else:
+                np.testing.assert_array_equal(ours[~close], theirs[~close])
+    return metadata
+
+
+def test_maps_of_numbers_in_one_file(pictures, tmp_path):
+    """The intervals are those that the module was made for, and one map is enough to trace it."""
+    torch.manual_seed(0)
+    x, depth = pictures[0], pictures[0][:, :1] + 3
+    network = nn.Sequential(
+        nn.Conv2d(2, 4, 1), nn.ReLU(), DenseHead(4, embedding=Lift().fit(depth.reshape(-1, 1).numpy()))
+    )
+    model = calibrate(network, [(x[:100], depth[:100])]).set_threshold(AcceptShare(0.9))
+    parity = export_onnx(to_torch(model, coverage=0.6), tmp_path / "model.onnx", X=x[:1])
+    assert parity.n_rows == 36
+    metadata = check_file(tmp_path / "model.onnx", model, x[:20], coverage=0.6)
+    assert metadata["coverage"] == 0.6
+    assert metadata["inputs"] == [{"name": "X", "kind": "tensor", "shape": [2, 6, 6], "dtype": "float32"}]
+
+
+def test_maps_of_classes_of_a_network_in_double_precision(pictures, tmp_path):
+    torch.manual_seed(0)
+    x, labels = pictures[0].double(), (pictures[0][:, 0] > 0).long()
+    model = calibrate(nn.Sequential(nn.Conv2d(2, 4, 1), DenseHead(4, 2, embedding="onehot")).double(), [(x, labels)])
+    module = to_torch(model.set_threshold(AcceptShare(0.9), novelty=Novelty(false_alarm=0.1)))
+    export_onnx(module, tmp_path / "model.onnx", X=x[:10])
+    assert next(module.reader.parameters()).dtype == torch.float64
+    check_file(tmp_path / "model.onnx", model, x[:20])
+
+
+class Bag(nn.Module):
+    """The mean of the words of a text that its mask keeps, and a number beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 5), SphericalHead(6, 2, embedding="onehot")
+
+    def forward(self, input_ids, attention_mask, size):
+        kept = attention_mask[..., None].to(size.dtype)
+        return self.head(torch.cat([(self.words(input_ids) * kept).sum(dim=1) / kept.sum(dim=1), size], dim=1))
+
+
+def test_named_inputs_and_texts_of_any_length(tmp_path):
+    torch.manual_seed(0)
+
+    def draw(n, length):
+        ids = torch.randint(20, (n, length))
+        return {"input_ids": ids, "attention_mask": (ids > 3) | (ids == ids[:, :1]), "size": torch.rand(n, 1)}
+
+    batch = draw(200, 6)
+    labels = (batch["input_ids"][:, 0] > 9).long()
+    model = calibrate(Bag(), [(batch, labels)])
+    export_onnx(to_torch(model), tmp_path / "model.onnx", X={**batch, "labels": labels})
+    metadata = check_file(tmp_path / "model.onnx", model, draw(30, 9))
+    kinds = {each["name"]: (each["shape"], each["dtype"]) for each in metadata["inputs"]}
+    assert kinds == {"input_ids": ([None], "int64"), "attention_mask": ([None], "bool"), "size": ([1], "float32")}
+    with pytest.raises(InvalidInputError, match=r"inputs under the name\(s\) attention_mask, size\. Got input_ids\."):
+        prepare_inputs(metadata["inputs"], {"input_ids": batch["input_ids"]})
+    with pytest.raises(InvalidInputError, match=r"model of rows of a table to serve\. Got .* which takes tensors"):
+        load_engine(tmp_path / "model.onnx")
+
+
+def test_a_graph_that_answers_nothing_is_not_written(network, pictures):
+    """NaN in place of a number is a difference too."""
+    x, labels = pictures
+    X, _ = features(network, [x], layer="4")
+    module = to_torch(FrozenHead("linear", random_state=0).fit(X, labels.numpy()), network, layer="4")
+    plain = network_graphs.read_network_inputs(module, x[:30])
+    rows = plain.read_rows()
+
+    class Silent:
+        def run(self, names, inputs):
+            return [np.full(30, np.nan)]
+
+    inputs = [{"name": "X"}]
+    with pytest.raises(InvalidInputError, match=r"Got another uncertainty in 30 of 30 row\(s\)"):
+        network_graphs.compare_network(module, Silent(), ["uncertainty"], inputs, plain, rows)
+
+
 def test_networks_that_cannot_be_exported(network, pictures, tmp_path, monkeypatch):
     x, labels = pictures
     X, _ = features(network, [x], layer="4")
@@ -84,15 +178,21 @@ def test_networks_that_cannot_be_exported(network, pictures, tmp_path, monkeypat
     for asked in ({"tails": "equal"}, {"quantiles": [0.5]}):
         with pytest.raises(InvalidInputError, match="symmetric intervals and no quantiles, for the graph of a network"):
             export_onnx(module, path, X=x, **asked)
-    with pytest.raises(InvalidInputError, match=r"networks of one tensor\. Got 2 named inputs\. Write the module"):
-        export_onnx(module, path, X={"input_ids": x, "attention_mask": x})
+    for wrong, message in (
+        ([(x, labels)], r"as tensors or arrays of numbers\. Got list .* Pass one batch, not the loader"),
+        (x[:0], r"with one row or more, equally many under each name\. Got 0\."),
+        ({"left": x, "right": x[:3]}, r"with one row or more, equally many under each name\. Got 3 and 400\."),
+        (x[:, :1], r"batches that Sequential takes\. Got X of shape \(400, 1, 6, 6\) and torch\.float32, for which"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            export_onnx(module, path, X=wrong)
+    with pytest.raises(
+        InvalidInputError, match=r"coverage that the module was made with, 0\.9\. Got 0\.5\. Leave it out"
+    ):
+        export_onnx(module, path, X=x, coverage=0.5)
     monkeypatch.setattr(network_graphs, "_TOLERANCE", -1.0)
     with pytest.raises(InvalidInputError, match=r"answers as the network does in Python\. Got another"):
         export_onnx(module, path, X=x)
-    maps = nn.Sequential(nn.Conv2d(2, 4, 1), DenseHead(4, embedding=Lift().fit(np.array([[0.0], [1.0]]))))
-    depth = calibrate(maps, [(x, x[:, :1])], frames="target")
-    with pytest.raises(InvalidInputError, match=r"one with a head for maps\. Write the module"):
-        export_onnx(to_torch(depth), path, X=x)
     assert not path.exists()
 
 

@@ -224,6 +224,9 @@ def test_a_forged_manifest_is_rejected(graph, name, value, tmp_path):
         *({"column": {"name": "size", "kind": "number", "date_format": unknown}} for unknown in (5, "%q", "%Y%Y")),
         {"kind": "category", "column": {"name": "size", "kind": "category"}},
         {"kind": "table", "columns": None},
+        {"kind": "tensor", "shape": [1], "dtype": "float32"},
+        {"kind": "tensor", "shape": [0], "dtype": "float32"},
+        {"kind": "tensor", "shape": [1], "dtype": "object"},
     ],
 )
 def test_inputs_that_do_not_fit_the_graph_are_rejected(graph, change, tmp_path):

@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from onsphere import AcceptShare, InvalidInputError, InvalidTypeError, Lift, Novelty, OnsphereWarning, write_report
+from onsphere import (
+    AcceptShare,
+    InvalidInputError,
+    InvalidTypeError,
+    Lift,
+    Novelty,
+    OnsphereWarning,
+    export_onnx,
+    write_report,
+)
 from onsphere.metrics import expected_calibration_error
 from onsphere.models.frozen import FrozenHead, OutputHead
 from onsphere.sphere import OneHot
@@ -271,6 +280,89 @@ def test_networks_and_loaders_that_cannot_be_used(regression):
         calibrate(regression, [(x, y)], pooling="max")
     with pytest.raises(InvalidInputError, match=r"name of a layer of Sequential. Got 'neck'"):
         calibrate(regression, [(x, y)], layer="neck")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: [(x, y[:20])], r"one label for each row of a batch\. Got 50 rows and 20 labels"),
+        (lambda x, y: (x, y), r"Got a tuple of 2, which is one batch"),
+        (lambda x, y: [(x, [str(each) for each in y])], r"targets that are numbers\. Got <U"),
+        (
+            lambda x, y: [(x.double(), y)],
+            r"batches that Sequential takes\. Got inputs of shape \(50, 3\) and torch.float",
+        ),
+        (
+            lambda x, y: [(torch.where(x > 1, torch.nan, x), y)],
+            r"finite features and outputs of the network\. Got NaN or infinity in \d+ of 50 row\(s\) of a batch, first",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_calibrated_on(regression, change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        calibrate(regression, change(*draw_numbers(50, seed=0)))
+
+
+def test_what_is_wrong_with_layers_and_shares_is_said(regression, classification):
+    x, y = draw_numbers(50, seed=0)
+    with pytest.raises(InvalidInputError, match=r"name of a layer of Sequential\. Got 2\."):
+        calibrate(regression, [(x, y)], layer=2)
+    with pytest.raises(InvalidInputError, match=r"Got 50 row\(s\) with known targets in all, and share=0\.999"):
+        calibrate(regression, [(x, y)], share=0.999)
+    with pytest.raises(InvalidInputError, match=r"Expected labels among \[0, 1, 2\]\. Got \['0'\]"):
+        calibrate(classification, [(x, ["0"] * 50)])
+
+
+def test_a_head_for_each_token_is_refused():
+    with pytest.raises(InvalidInputError, match=r"Got answers of shape \(8, 5\), as of a head for each token"):
+        calibrate(SphericalHead(3, 2, embedding="onehot"), [(torch.zeros(8, 5, 3), torch.zeros(8, 5).long())])
+
+
+def test_targets_of_maps_have_the_size_of_the_outputs():
+    """Larger ones would be compared at other pixels."""
+    torch.manual_seed(0)
+    pictures, depth = draw_maps(8, seed=0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 1), DenseHead(4))
+    for targets in (depth.repeat(1, 1, 2, 2), depth[:, :, :4], depth.flatten(1), depth[:4], depth[:, :, None]):
+        with pytest.raises(InvalidInputError, match=r"as large as the outputs, which have \(B, H, W\) = \(8, 8, 6\)"):
+            calibrate(network, [(pictures, targets)])
+    flat = calibrate(network, [(pictures, depth[:, 0])])
+    assert flat.assess(pictures).lower.shape == (8, 8, 6)
+    with pytest.raises(InvalidInputError, match=r"Got 1 map\(s\) with known targets in all"):
+        calibrate(network, [(pictures[:1], depth[:1])])
+    with pytest.raises(
+        InvalidInputError, match=r"answers of one shape in all batches\. Got \(n, 4, 6\) and \(n, 8, 6\)"
+    ):
+        flat.assess([pictures, pictures[:, :, :4]])
+    segmenter = nn.Sequential(nn.Conv2d(2, 4, 1), DenseHead(4, 3, embedding="onehot"))
+    pictures, labels = draw_maps(8, seed=0, n_classes=3)
+    with pytest.raises(InvalidInputError, match=r"Expected target maps \(B, H, W\) as large as the outputs"):
+        calibrate(segmenter, [(pictures, labels[:, None])])
+
+
+def test_maps_are_shown_and_watched():
+    torch.manual_seed(0)
+    pictures, depth = draw_maps(200, seed=0)
+    model = calibrate(nn.Sequential(nn.Conv2d(2, 4, 1), DenseHead(4)), [(pictures, depth)])
+    result = model.assess(draw_maps(60, seed=1)[0])
+    with pytest.raises(InvalidInputError, match=r"Expected one row per prediction, for a table\. Got maps of \(8, 6\)"):
+        result.to_frame()
+    assert "60 rows" in result._repr_html_()
+    rng = np.random.default_rng(0)
+    place = np.arange(60), rng.integers(8, size=60), rng.integers(6, size=60)
+    monitor = model.monitor()
+    assert not monitor.update(result.uncertainty[place], missed=result.missed[place]).alarm
+    far = model.assess(draw_maps(60, seed=1)[0] + 5)
+    assert monitor.update(far.uncertainty[place], missed=far.missed[place]).alarm
+
+
+def test_a_calibrated_network_says_what_it_is(regression):
+    model = calibrate(regression, batches(*draw_numbers(400, seed=1)), layer="0")
+    kind = "CalibratedNetwork(Sequential with SphericalHead, layer=['0'], 200 calibration rows"
+    assert repr(model) == f"{kind}, no threshold)"
+    assert repr(model.set_threshold(AcceptShare(0.9))) == f"{kind}, a threshold)"
+    with pytest.raises(InvalidTypeError, match=r"Got CalibratedNetwork\. Of a CalibratedNetwork, export what"):
+        export_onnx(model, "never-written.onnx")
 
 
 class Named(nn.Module):

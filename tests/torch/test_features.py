@@ -179,7 +179,7 @@ def test_half_precision_and_devices(loader):
             [(torch.zeros(4, 6), torch.zeros(4)), (torch.zeros(4, 6), torch.zeros(4, 1))],
             r"labels of one shape in all batches. Got \(n,\) and \(n, 1\)",
         ),
-        ([(torch.zeros(4, 6), torch.zeros(3))], "Got 4 rows of features and 3 labels"),
+        ([(torch.zeros(4, 6), torch.zeros(3))], "Got 4 rows and 3 labels"),
     ],
 )
 def test_loaders_that_cannot_be_used(batches, message):
@@ -205,7 +205,7 @@ def test_networks_and_layers_that_cannot_be_used(loader):
     for device in ("toaster", "cuda:99", 1.5):
         with pytest.raises(InvalidInputError, match=rf"'device' parameter of features must be .* Got {device!r}"):
             features(Plain(), loader, device=device)
-    with pytest.raises(InvalidTypeError, match=r"needs a loader, an iterable of batches. Got int"):
+    with pytest.raises(InvalidTypeError, match=r"Expected a loader, an iterable of batches. Got int"):
         features(Plain(), 5)
     sizes = [(torch.zeros(2, 3, size, size), torch.zeros(2)) for size in (4, 6)]
     with pytest.raises(InvalidInputError, match=r"features of one shape in all batches. Got \(n, 16\) and \(n, 36\)"):
@@ -219,6 +219,46 @@ def test_networks_and_layers_that_cannot_be_used(loader):
 
     with pytest.raises(InvalidInputError, match=r"Got dict. Name a layer"):
         features(Says(), loader)
+
+
+def test_a_dataset_and_inputs_alone_are_loaders_too(loader):
+    network, x = Plain(), loader.dataset.tensors[0]
+    expected, labels = features(network, loader)
+    for given in (loader.dataset, [(x, labels)]):
+        X, y = features(network, given)
+        np.testing.assert_allclose(X, expected, rtol=1e-6)
+        np.testing.assert_array_equal(y, labels)
+    X, y = features(network, x)
+    np.testing.assert_allclose(X, expected, rtol=1e-6)
+    assert y is None
+    with pytest.raises(InvalidInputError, match=r"Got a tuple of 2, which is one batch. Pass a list of it"):
+        features(network, (x, labels))
+
+
+def test_an_error_of_the_network_comes_with_the_batch_that_raised_it(loader):
+    for batch, got in (
+        (torch.zeros(3, 2), r"inputs of shape \(3, 2\) and torch\.float32"),
+        (torch.zeros(3, 6).double(), r"inputs of shape \(3, 6\) and torch\.float64"),
+        ({"z": torch.zeros(3, 6)}, r"z of shape \(3, 6\) and torch\.float32, for which it raised TypeError"),
+    ):
+        with pytest.raises(InvalidInputError, match=rf"Expected batches that Plain takes\. Got {got}") as caught:
+            features(Plain(), [batch])
+        assert caught.value.__cause__ is not None
+
+
+def test_an_error_of_memory_stays_what_it_is():
+    class Large(nn.Module):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        features(Large(), torch.zeros(2, 2), layer="")
+
+
+def test_a_wrong_name_of_a_layer_is_answered_with_the_nearest(loader):
+    wrapped = nn.ModuleDict({"model": Plain()})
+    with pytest.raises(InvalidInputError, match=r"Got 'body\.0'\. Close to it are 'model\.body\.0'"):
+        features(wrapped, loader, layer="body.0")
 
 
 class Tokens(nn.Module):

@@ -1,5 +1,7 @@
 """A fitted FrozenHead as a torch module."""
 
+import copy
+import pickle
 import re
 from dataclasses import replace
 
@@ -117,7 +119,7 @@ def compare(output, expected, classes, atol=1e-4):
     """Check that a module says what `assess` says."""
     value = output.value.numpy() if classes is None else np.array(classes)[output.value.numpy()]
     np.testing.assert_allclose(value, expected.value, atol=atol)
-    for name in ("uncertainty", "novelty", "sigma", "lower", "upper", "confidence", "accepted"):
+    for name in ("uncertainty", "noise", "novelty", "sigma", "lower", "upper", "confidence", "accepted"):
         ours, theirs = getattr(output, name), getattr(expected, name)
         assert (ours is None) == (theirs is None), name
         if ours is not None:
@@ -203,3 +205,53 @@ def test_a_head_calibrated_by_groups_is_refused(data):
         InvalidInputError, match=r"one limit for all rows into a module. Got a head that was calibrated by"
     ):
         to_torch(head)
+
+
+@pytest.fixture(scope="module")
+def module(body, data):
+    X, _ = features(body, [data[0]], layer=["3", "5"])
+    head = FrozenHead(layers=(9, 4), n_landmarks=50, random_state=0).fit(X, data[1]["numbers"])
+    return to_torch(head, body, layer=["3", "5"])
+
+
+def test_a_module_stays_in_evaluation_mode_when_what_holds_it_is_trained(module, data):
+    expected = module(data[0])
+    nn.Sequential(module).train()
+    for ours, theirs in zip(expected, module(data[0]), strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_a_copy_of_a_module_answers_by_itself(module, data, copied):
+    other = copied(module)
+    for values in other.reader.network.state_dict().values():
+        values.zero_()
+    silent, expected = other(data[0]).value, module(data[0]).value
+    assert (silent == silent[0]).all()
+    assert not (expected == expected[0]).all()
+
+
+def test_another_precision_is_that_of_the_network_alone(module, data):
+    """The head of a network in half precision would lose its digits, and its trees their leaves."""
+    expected = module(data[0])
+    for dtype, tolerance in ((torch.float64, 1e-5), (torch.bfloat16, 0.2)):
+        other = copy.deepcopy(module).to(dtype)
+        assert next(other.reader.parameters()).dtype == dtype
+        assert other.head.frames.trees.threshold.dtype == torch.float64
+        output = other(data[0].to(dtype))
+        assert output.value.dtype == torch.float32
+        torch.testing.assert_close(output.value, expected.value, rtol=tolerance, atol=tolerance)
+
+
+def test_inputs_come_alone_or_by_name(module, data):
+    for inputs, named in (((data[0], data[0]), {}), ((data[0],), {"mask": data[0]}), ((), {})):
+        with pytest.raises(InvalidInputError, match=r"Expected one tensor, or all inputs by name\. Got "):
+            module(*inputs, **named)
+
+
+def test_only_a_module_and_a_known_pooling_come_before_a_head(body):
+    head = FrozenHead("linear").fit(np.eye(4), [0, 1, 0, 1])
+    with pytest.raises(InvalidTypeError, match=r"needs a torch\.nn\.Module as backbone\. Got function"):
+        to_torch(head, lambda x: x)
+    with pytest.raises(InvalidInputError, match="'pooling' parameter of to_torch must be one of 'cls', 'mean'"):
+        to_torch(head, body, pooling="max")

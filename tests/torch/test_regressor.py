@@ -444,6 +444,13 @@ def test_progress_is_shown_on_request(capsys):
     assert "valid_loss=" in shown
 
 
+def test_nothing_is_printed_where_another_library_has_replaced_print(capsys, monkeypatch):
+    original = print
+    monkeypatch.setattr("builtins.print", lambda *args, **options: original(*args, **options))
+    small().fit(*table())
+    assert capsys.readouterr() == ("", "")
+
+
 def test_mixed_precision_is_close_and_predicts_in_full_precision():
     X, y = table()
     rough, exact = (small(mixed_precision=mixed).fit(X, y) for mixed in (True, False))
@@ -744,7 +751,16 @@ def test_a_data_set_and_a_loader_are_rows_with_targets():
     expected = TorchRegressor(Pooled, **options).fit(x.numpy(), y.numpy()).predict(x.numpy())
     data = torch.utils.data.TensorDataset(x, y)
     for given in (data, torch.utils.data.DataLoader(data, batch_size=7)):
-        np.testing.assert_allclose(TorchRegressor(Pooled, **options).fit(given).predict(x.numpy()), expected, rtol=1e-5)
+        model = TorchRegressor(Pooled, **options).fit(given)
+        np.testing.assert_allclose(model.predict(x.numpy()), expected, rtol=1e-5)
+        np.testing.assert_allclose(model.predict(given), expected, rtol=1e-5)
+        with pytest.raises(
+            InvalidInputError, match=r"of pairs \(x, y\) alone, whose targets are taken\. Got a y beside it"
+        ):
+            model.fit(given, y)
+    named = torch.utils.data.DataLoader([{"left": row, "labels": value} for row, value in zip(x, y, strict=True)])
+    with pytest.raises(InvalidInputError, match=r"one tensor of rows in each batch .* Got named inputs, or no batch"):
+        model.predict(named)
     with pytest.raises(InvalidInputError, match="Expected a target y, or a Dataset or DataLoader"):
         TorchRegressor(**options).fit([[1.0], [2.0]])
     for nothing in (torch.utils.data.TensorDataset(x), torch.utils.data.TensorDataset(x[:0], y[:0])):
@@ -774,11 +790,16 @@ def test_channels_of_pictures_are_standardised_as_a_whole():
     np.testing.assert_array_equal(model.predict(torch.tensor(x)), model.predict(x))
 
 
-@pytest.mark.parametrize("form", ["pair", "data set", "loader"])
+@pytest.mark.parametrize("form", ["pair", "list of a pair", "data set", "loader"])
 def test_training_stops_by_rows_of_ones_own(form):
     x, y = draw_line(200)
     torch_rows = torch.utils.data.TensorDataset(torch.tensor(x), -torch.tensor(y))
-    forms = {"pair": [(x, -y)], "data set": torch_rows, "loader": torch.utils.data.DataLoader(torch_rows, 64)}
+    forms = {
+        "pair": (x, -y),
+        "list of a pair": [(x, -y)],
+        "data set": torch_rows,
+        "loader": torch.utils.data.DataLoader(torch_rows, 64),
+    }
     # Rows that say the opposite: every step makes their loss worse, and the first epoch is the best.
     model = TorchRegressor(hidden_sizes=(10,), max_epochs=30, early_stopping=3, random_state=0)
     model.fit(x, y, eval_set=forms[form])
@@ -795,7 +816,7 @@ def draw_line(n):
 @pytest.mark.parametrize("given", [[], [(1, 2, 3)], "rows"])
 def test_bad_eval_sets(given):
     x, y = draw_line(20)
-    with pytest.raises(InvalidInputError, match=r"list of one pair \(X, y\), a Dataset or a DataLoader"):
+    with pytest.raises(InvalidInputError, match=r"a pair \(X, y\), a list of one, a Dataset or a DataLoader"):
         TorchRegressor(max_epochs=1).fit(x, y, eval_set=given)
 
 
@@ -827,6 +848,27 @@ def test_a_warm_start_goes_on_as_if_training_had_not_stopped(tmp_path):
     kept.save(tmp_path / "network.onsphere")
     loaded = onsphere.load(tmp_path / "network.onsphere").estimator_
     assert loaded._optimizer_state == kept.estimator_._optimizer_state
+
+
+def make_linear(n_features, n_outputs):
+    return torch.nn.Linear(n_features, n_outputs)
+
+
+@pytest.mark.parametrize("change", [{"hidden_sizes": (4,)}, {"dropout": 0.5}, {"module": make_linear}])
+def test_parameters_of_another_network_leave_the_trained_one_as_it_is(change):
+    """A file would be lost if they decided how the network is built again."""
+    x, y = draw_line(30)
+    model = TorchRegressor(hidden_sizes=(8,), max_epochs=1, warm_start=True, random_state=0).fit(x, y)
+    before = model.predict(x)
+    model.set_params(**change)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(x), before)
+    with pytest.raises(InvalidInputError, match=r"goes on with a network that was built with .*\. Set these back"):
+        model.fit(x, y)
+    with pytest.raises(InvalidInputError, match=r"goes on with a network that was built with"):
+        model.partial_fit(x, y)
+    np.testing.assert_array_equal(model.predict(x), before)
+    model.set_params(warm_start=False).fit(x, y)
+    assert np.abs(model.predict(x) - before).max() > 0
 
 
 def test_another_optimizer_and_learning_rate_go_on_with_the_weights():

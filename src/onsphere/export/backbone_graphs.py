@@ -128,7 +128,9 @@ def _convert_boosting(learners: list[Any], x: GraphArray) -> GraphArray:
 
 def _convert_fitted(step: FittedModel, x: GraphArray) -> GraphArray:
     if step.has_classes:
-        raise _backbone_error(step.model, "a fitted classifier", "Export it by itself, or fit an HCMClassifier.")
+        raise _backbone_error(
+            step.model, "a fitted classifier", "Serve the .onsphere file, or let HCMClassifier fit a backbone."
+        )
     model = step.model
     if isinstance(model, OnnxModel):
         return _include_graph(model, x)
@@ -190,7 +192,7 @@ def _convert_network(step: Any, x: GraphArray) -> GraphArray:
     module = step.net_.module_
     device = next(module.parameters()).device
     try:
-        proto = trace_network(module.cpu().eval(), np.zeros((2, x.shape[-1]), dtype=np.float32), step)
+        proto = trace_network(module.cpu().eval(), [np.zeros((2, x.shape[-1]), dtype=np.float32)], step)
     finally:
         module.to(device)
     scaler = step._feature_scaler
@@ -202,15 +204,23 @@ def _convert_network(step: Any, x: GraphArray) -> GraphArray:
     return step.unstandardize(outputs.cast(np.float64))
 
 
-def trace_network(module: Any, example: NDArray[Any], owner: Any) -> Any:
-    """Return a network as an ONNX model, for any number of rows like the example."""
+def trace_network(module: Any, examples: list[NDArray[Any]], owner: Any) -> Any:
+    """Return a network as an ONNX model, for any number of rows like those of the examples, one for each input.
+
+    Texts (rows of whole numbers, one for each token) may have any length, unless the network depends on it.
+    """
     import torch
 
     import_extra("onnxscript", "Exporting a network")
     try:
         with _silence():
-            sizes = ({0: torch.export.Dim("rows")},)
-            traced = torch.export.export(module, (torch.from_numpy(example),), dynamic_shapes=sizes)
+            given = tuple(torch.from_numpy(each) for each in examples)
+            rows, any_length = torch.export.Dim("rows"), torch.export.Dim.AUTO
+            sizes: Any = torch.export.ShapesCollection()
+            for values in given:
+                is_text = values.dim() == 2 and not values.is_floating_point()
+                sizes[values] = {0: rows, 1: any_length} if is_text else {0: rows}
+            traced = torch.export.export(module, given, dynamic_shapes=sizes)
             return cast(Any, torch.onnx.export(traced, dynamo=True, opset_version=OPSET, verbose=False)).model_proto
     except Exception as error:  # torch raises whatever a user's own network raises
         first = str(error).strip().partition("\n")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,11 @@ class GraphBuilder:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
 
-    def add_input(self, name: str, dtype: np.dtype[Any], *shape: int) -> str:
-        """Add a table of some columns, or rows of another shape; return its name: another one if taken or empty."""
+    def add_input(self, name: str, dtype: np.dtype[Any], *shape: int | str) -> str:
+        """Add a table of some columns, or rows of another shape; return its name: another one if taken or empty.
+
+        A length that may differ from run to run has a name in place of a number.
+        """
         name = self._choose_name(name or "column", "column ")
         self._inputs.append(self._describe(name, dtype, list(shape)))
         return name
@@ -85,10 +89,10 @@ class GraphBuilder:
         self._nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, domain=domain, **values))
         return outputs[0]
 
-    def include_model(self, model: Any, source: str) -> str:
-        """Add all of a model with one input, which is `source`, and return the name of its first output."""
+    def include_model(self, model: Any, *sources: str) -> str:
+        """Add all of a model, whose inputs are `sources`, and return the name of its first output."""
         inner = model.graph
-        names = {inner.input[0].name: source, "": ""}
+        names = {"": "", **{given.name: source for given, source in zip(inner.input, sources, strict=True)}}
         for constant in inner.initializer:
             names[constant.name] = self._choose_name("constant")
             copy = self._onnx.TensorProto()
@@ -129,7 +133,7 @@ class GraphBuilder:
         self._taken.add(name)
         return name
 
-    def _describe(self, name: str, dtype: np.dtype[Any], shape: list[int]) -> Any:
+    def _describe(self, name: str, dtype: np.dtype[Any], shape: Sequence[int | str]) -> Any:
         helper = self._onnx.helper
         kind = self._onnx.TensorProto.STRING if dtype.kind in "UO" else helper.np_dtype_to_tensor_dtype(dtype)
         return helper.make_tensor_value_info(name, kind, ["rows", *shape])

@@ -6,7 +6,7 @@ Each input is described in the metadata by a dict of its name, its kind and what
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def add_column_inputs(graph: GraphBuilder, encoder: TableEncoder) -> tuple[Graph
     for column in encoder.columns_:
         dtype = _TEXT if column.kind == "category" else _FLOAT
         x = GraphArray(graph, graph.add_input(column.name, dtype, 1), (ROWS, 1), dtype)
-        inputs.append({"name": x.name, "kind": column.kind, "column": asdict(column)})
+        inputs.append({"name": x.name, "kind": column.kind, "column": column.to_dict()})
         parts += _encode_column(encoder, column, x)
     return concat(parts), inputs
 
@@ -56,19 +56,29 @@ def add_column_inputs(graph: GraphBuilder, encoder: TableEncoder) -> tuple[Graph
 def _encode_column(encoder: TableEncoder, column: Column, x: GraphArray) -> list[GraphArray]:
     match column.kind:
         case "category":
-            levels = encoder.levels_[column.name]
-            if "" in levels:
-                raise InvalidInputError(
-                    f"Expected categories without an empty text, which stands for missing in a graph. Got one in the "
-                    f"column {column.name}. Read it as missing (NaN) before the model is fitted."
-                )
-            known = [*levels, ""] if column.name in encoder._missing_seen else levels
-            shown = (x == np.array([known], dtype=object)).cast(np.float64)
-            return [shown, 1.0 - shown.reduce("ReduceSum", axis=-1, keepdims=True)] if encoder._has_other else [shown]
+            return _encode_category(encoder, column.name, x)
         case "date":
             return _encode_dates(x)
         case _:
             return [x]
+
+
+def _encode_category(encoder: TableEncoder, name: str, x: GraphArray) -> list[GraphArray]:
+    levels, (placed, places) = encoder.levels_[name], encoder.places_.get(name, ([], None))
+    if "" in levels or "" in placed:
+        raise InvalidInputError(
+            f"Expected categories without an empty text, which stands for missing in a graph. Got one in the "
+            f"column {name}. Read it as missing (NaN) before the model is fitted."
+        )
+    shown = _match(x, [*levels, ""] if name in encoder._missing_seen else levels)
+    if places is not None:
+        known = _match(x, [level or "" for level in placed])
+        return [shown, 1.0 - known.reduce("ReduceSum", axis=-1, keepdims=True), known @ places]
+    return [shown, 1.0 - shown.reduce("ReduceSum", axis=-1, keepdims=True)] if encoder._has_other else [shown]
+
+
+def _match(x: GraphArray, levels: list[str]) -> GraphArray:
+    return (x == np.array([levels], dtype=object)).cast(np.float64)
 
 
 def _encode_dates(seconds: GraphArray) -> list[GraphArray]:
@@ -90,9 +100,11 @@ def prepare_inputs(inputs: Inputs, X: Any) -> dict[str, NDArray[Any]]:
     ----------
     inputs : list of dict
         The description of the inputs in the metadata of the graph.
-    X : array or DataFrame
+    X : array or DataFrame, or for a network its input or a mapping of its inputs by name
         Rows as the model takes them.
     """
+    if inputs[0]["kind"] == "tensor":
+        return _read_tensors(inputs, X)
     if inputs[0]["kind"] == "table":
         return {inputs[0]["name"]: _read_table(X, inputs[0]["columns"])}
     names = X.columns if is_frame(X) else ()
@@ -100,6 +112,14 @@ def prepare_inputs(inputs: Inputs, X: Any) -> dict[str, NDArray[Any]]:
     if missing:
         raise InvalidInputError(f"Expected a table with the column(s) {', '.join(missing)}. Got one without.")
     return {each["name"]: _read_column(Column(**each["column"]), X[each["column"]["name"]]) for each in inputs}
+
+
+def _read_tensors(inputs: Inputs, X: Any) -> dict[str, NDArray[Any]]:
+    given: Mapping[str, Any] = X if isinstance(X, Mapping) else {inputs[0]["name"]: X}
+    missing = [each["name"] for each in inputs if each["name"] not in given]
+    if missing:
+        raise InvalidInputError(f"Expected inputs under the name(s) {', '.join(missing)}. Got {', '.join(given)}.")
+    return {each["name"]: np.ascontiguousarray(given[each["name"]], dtype=each["dtype"]) for each in inputs}
 
 
 def _read_table(X: Any, columns: list[str] | None) -> Floats:

@@ -78,7 +78,8 @@ def check_exportable(model: Any) -> None:
     """Check that a model is fitted and of a kind that can be exported."""
     if not isinstance(model, HCMRegressor | HCMClassifier | SolvedModel):
         raise InvalidTypeError(
-            f"Expected a fitted HCMRegressor, HCMClassifier or FrozenHead to export. Got {type(model).__name__}."
+            f"Expected a fitted HCMRegressor, HCMClassifier or FrozenHead to export. Got {type(model).__name__}. "
+            "Of a CalibratedNetwork, export what onsphere.torch.to_torch makes of it."
         )
     check_fitted(model, "estimator_")
 

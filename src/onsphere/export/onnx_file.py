@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from onsphere import persistence
 from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.manifests import find_wrong_parts, is_count, is_list_of, is_text
 from onsphere._internal.validation import Floats, check_number, check_option, is_number
 from onsphere.calibration import TAILS, RegressionCalibration
 from onsphere.calibration.distribution import check_levels
@@ -23,7 +24,7 @@ from onsphere.export.graph_builder import GraphBuilder, open_session
 from onsphere.export.graph_inputs import draw_rows
 from onsphere.export.group_graphs import find_known_groups
 from onsphere.export.model_graphs import Asked, check_exportable, convert_model, list_outputs
-from onsphere.export.network_graphs import compare_network, convert_network, is_network_module
+from onsphere.export.network_graphs import compare_network, convert_network, is_network_module, read_network_inputs
 from onsphere.export.parity import DRAWN, GIVEN, Parity, compare_answers
 from onsphere.table.columns import parse_column
 
@@ -34,6 +35,11 @@ N_SCORES = 100_000  # calibration scores in a graph, at most: two megabytes of t
 _KEY = "onsphere"
 _SCORES = ("calibration", "calibration_missed")  # in the metadata; older files do not have them
 _OPTIONAL = (*_SCORES, "tails", "quantiles")
+# Of the inputs of networks.
+_TENSOR_TYPES = {
+    "float32": "tensor(float)",
+    **{name: f"tensor({name})" for name in ("bool", "uint8", "int8", "int16", "int32", "int64")},
+}
 
 
 def export_onnx(
@@ -41,7 +47,7 @@ def export_onnx(
     path: str | Path,
     *,
     X: Any = None,
-    coverage: float = 0.9,
+    coverage: float | None = None,
     tails: str = "symmetric",
     quantiles: ArrayLike | None = None,
     summary: dict[str, Any] | None = None,
@@ -66,14 +72,16 @@ def export_onnx(
     model : HCMRegressor, HCMClassifier, FrozenHead, or a NetworkModule of `onsphere.torch.to_torch`
         Fitted. Backbones: forests, histogram gradient boosting, decision trees, TorchRegressor, pipelines of imputers,
         scalers and Nystroem, and what skl2onnx can do in double precision (MLPs, linear models). Of a NetworkModule the
-        network is part of the graph, in float32, and the input is that of the network; it needs X, some inputs.
+        network is part of the graph, in float32, and the inputs are those of the network; it needs X, some inputs. For
+        maps the outputs are maps, as in `assess`, of the size of those in X; texts may have any length.
     path : path
         Its name usually ends in ".onnx".
     X : array or DataFrame of shape (n, p), optional
-        Rows to compare the graph and the model on, preferably real ones. Without them 1,000 rows are drawn from the
+        Rows to compare the graph and the model on, preferably real ones; of a NetworkModule inputs of the network, a
+        tensor or a mapping of named ones. Without them 1,000 rows are drawn from the
         summary of `fit_table`, column by column, with some values missing or unknown.
-    coverage : float in (0, 1), default 0.9
-        The coverage of intervals or sets, which is fixed in the graph.
+    coverage : float in (0, 1), optional
+        The coverage of intervals or sets, which is fixed in the graph: 0.9 by default, and that of a NetworkModule.
     tails : {"symmetric", "equal", "shortest"}
         Where the misses of intervals lie, fixed too; see `PredictiveDistribution.interval`.
     quantiles : numbers in (0, 1), optional
@@ -99,16 +107,23 @@ def export_onnx(
     >>> parity.n_rows, max(parity.relative.values()) < 1e-6
     (142, True)
     """
-    check_number("export_onnx", "coverage", coverage, above=0, below=1)
+    if coverage is not None:
+        check_number("export_onnx", "coverage", coverage, above=0, below=1)
     check_option("export_onnx", "tails", tails, TAILS)
     if is_network_module(model):
+        if coverage not in (None, model.head.coverage):
+            raise InvalidInputError(
+                f"Expected the coverage that the module was made with, {model.head.coverage:g}. Got {coverage:g}. "
+                "Leave it out, or choose it in to_torch."
+            )
         if quantiles is not None or tails != "symmetric":
             raise InvalidInputError(
                 "Expected symmetric intervals and no quantiles, for the graph of a network. Got others. Leave tails "
                 "and quantiles out, or export the head alone."
             )
-        return _export_network(model, path, X, coverage, summary)
+        return _export_network(model, path, X, summary)
     check_exportable(model)
+    coverage = 0.9 if coverage is None else coverage
     asked = Asked(coverage, tails, _check_quantiles(model, quantiles))
     graph = GraphBuilder(list_outputs(model, asked))
     outputs, inputs = convert_model(graph, model, asked)
@@ -148,14 +163,17 @@ def _check_quantiles(model: Any, quantiles: ArrayLike | None) -> tuple[float, ..
     return tuple(float(level) for level in levels)
 
 
-def _export_network(module: Any, path: str | Path, X: Any, coverage: float, summary: dict[str, Any] | None) -> Parity:
-    graph, names, inputs = convert_network(module, X, coverage)
-    session = open_session(graph.build({}).SerializeToString())
-    parity = compare_network(module, session, names, X, coverage)
+def _export_network(module: Any, path: str | Path, X: Any, summary: dict[str, Any] | None) -> Parity:
     model = module.head.model
+    manifest = persistence.make_manifest(model, summary)
+    plain = read_network_inputs(module, X)
+    rows = plain.read_rows()
+    graph, names, inputs = convert_network(module, plain)
+    session = open_session(graph.build({}).SerializeToString())
+    parity = compare_network(module, session, names, inputs, plain, rows)
     metadata: dict[str, Any] = {
-        "manifest": persistence.make_manifest(model, summary),
-        "coverage": coverage,
+        "manifest": manifest,
+        "coverage": module.head.coverage,
         "inputs": inputs,
         "outputs": names,
         "parity": parity.to_dict(),
@@ -186,8 +204,14 @@ def _draw_scores(scores: Floats) -> list[float]:
     return np.sort(scores).tolist()
 
 
-def open_graph(path: str | Path) -> tuple[Any, dict[str, Any]]:
+def open_graph(path: str | Path, *, content: bytes | None = None) -> tuple[Any, dict[str, Any]]:
     """Open a file of `export_onnx`: a session of onnxruntime, and the metadata.
+
+    Parameters
+    ----------
+    path : path
+    content : bytes, optional
+        What was read from the file, if it was.
 
     Returns
     -------
@@ -195,13 +219,13 @@ def open_graph(path: str | Path) -> tuple[Any, dict[str, Any]]:
     metadata : dict
         manifest, coverage, inputs, outputs, parity, and calibration and calibration_missed: the uncertainties and (for
         a model with an input frame) the shortfalls of the calibration rows, sorted (100,000 of them at random if there
-        are more). `session.run` takes `prepare_inputs(metadata["inputs"], X)`.
+        are more). `session.run` takes `prepare_inputs(metadata["inputs"], X)`; a graph of a network takes tensors.
     """
     path = Path(path)
-    if not path.is_file():
+    if content is None and not path.is_file():
         raise InvalidInputError(f"Expected a file written by export_onnx. Got {path}, which is not a file.")
     try:
-        session = open_session(str(path))
+        session = open_session(str(path) if content is None else content)
     except ImportError:
         raise
     except Exception as error:  # onnxruntime raises many kinds
@@ -231,7 +255,7 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
             "newer onsphere."
         )
     wrong = [name for name, is_right in _CHECKS.items() if not is_right(metadata.get(name))]
-    wrong = wrong or [name for name, is_right in _FITS.items() if not is_right(session, metadata[name])]
+    wrong = wrong or [name for name, is_right in _FITS.items() if not is_right(session, metadata)]
     if wrong:
         raise InvalidInputError(
             f"Expected a graph whose metadata fit it, as export_onnx writes them. Got {path}, where these do not: "
@@ -240,41 +264,28 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
     return metadata
 
 
-def _is_list(values: Any, is_right: Callable[[Any], bool]) -> bool:
-    return isinstance(values, list) and len(values) > 0 and all(is_right(value) for value in values)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
-
-
 def _is_input(value: Any) -> bool:
     match value:
         case {"name": str(), "kind": "table", "columns": columns}:
-            return columns is None or _is_list(columns, _is_text)
+            return columns is None or is_list_of(columns, is_text)
         case {"name": str(), "kind": str(kind), "column": dict(column)}:
             parsed = parse_column(column)
             return parsed is not None and parsed.is_feature and parsed.kind == kind
+        case {"name": str(), "kind": "tensor", "shape": list(shape), "dtype": str(dtype)}:
+            return dtype in _TENSOR_TYPES and all(each is None or is_count(each) for each in shape)
         case _:
             return False
 
 
-def _is_manifest(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and all(name in value and is_right(value[name]) for name, is_right in _MANIFEST_CHECKS.items())
-        # Older files do not have these.
-        and value.get("calibrated_by") in (None, *persistence.CALIBRATED_BY)
-        and all(value.get(name) is None or is_right(value[name]) for name, is_right in _LATER_MANIFEST_CHECKS.items())
-    )
-
-
 def _takes_input(given: Any, described: dict[str, Any]) -> bool:
-    """Return whether an input of a graph has the name, the type and the number of columns of its description."""
+    """Return whether an input of a graph has the name, the type and the shape of its description."""
+    if described["kind"] == "tensor":
+        lengths = [each if isinstance(each, int) else None for each in given.shape[1:]]
+        return (given.name, given.type, lengths) == (
+            described["name"],
+            _TENSOR_TYPES[described["dtype"]],
+            described["shape"],
+        )
     kind = "tensor(string)" if described["kind"] == "category" else "tensor(double)"
     columns = described["columns"] if described["kind"] == "table" else [described["column"]]
     return (given.name, given.type, len(given.shape)) == (described["name"], kind, 2) and (
@@ -283,39 +294,28 @@ def _takes_input(given: Any, described: dict[str, Any]) -> bool:
 
 
 # What the metadata that are used must be, by themselves and for this graph.
-_MANIFEST_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "format": _is_count,
-    "onsphere": _is_text,
-    "libraries": lambda value: isinstance(value, dict),
-    "model": _is_text,
-    "n_features": lambda value: value is None or (type(value) is int and value >= 0),
-    "columns": lambda value: value is None or _is_list(value, _is_text),
-    "classes": lambda value: value is None or _is_list(value, lambda each: isinstance(each, str | int | float)),
-    "calibration_rows": lambda value: value is None or _is_count(value),
-    "threshold": lambda value: value is None or value == "inf" or is_number(value),
-    "rule": lambda value: value is None or _is_text(value),
-    "summary": lambda value: isinstance(value, dict),
-}
-_LATER_MANIFEST_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "frames": lambda value: _is_list(value, _is_text),
-    "novelty_threshold": is_number,
-    "novelty_rule": _is_text,
-}
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    "manifest": _is_manifest,
+    "manifest": lambda value: not find_wrong_parts(value),
     "coverage": lambda value: is_number(value) and 0 < value < 1,
     "inputs": lambda value: (
-        _is_list(value, _is_input) and (len(value) == 1 or all(each["kind"] != "table" for each in value))
+        is_list_of(value, _is_input)
+        and (len(value) == 1 or all(each["kind"] != "table" for each in value))
+        and len({each["kind"] == "tensor" for each in value}) == 1
     ),
-    "outputs": lambda value: _is_list(value, _is_text),
+    "outputs": lambda value: is_list_of(value, is_text),
     "parity": lambda value: isinstance(value, dict),
     "tails": lambda value: value is None or value in TAILS,
-    "quantiles": lambda value: value is None or _is_list(value, lambda each: is_number(each) and 0 < each < 1),
-    **{name: lambda value: value is None or _is_list(value, is_number) for name in _SCORES},
+    "quantiles": lambda value: value is None or is_list_of(value, lambda each: is_number(each) and 0 < each < 1),
+    **{name: lambda value: value is None or is_list_of(value, is_number) for name in _SCORES},
 }
 _FITS: dict[str, Callable[[Any, Any], bool]] = {
-    "inputs": lambda session, inputs: (
-        len(inputs) == len(session.get_inputs()) and all(map(_takes_input, session.get_inputs(), inputs))
+    "inputs": lambda session, metadata: (
+        len(metadata["inputs"]) == len(session.get_inputs())
+        and all(map(_takes_input, session.get_inputs(), metadata["inputs"]))
     ),
-    "outputs": lambda session, outputs: outputs == [each.name for each in session.get_outputs()],
+    "outputs": lambda session, metadata: metadata["outputs"] == [each.name for each in session.get_outputs()],
+    "manifest": lambda session, metadata: (
+        metadata["inputs"][0]["kind"] != "table"
+        or metadata["manifest"]["n_features"] == session.get_inputs()[0].shape[1]
+    ),
 }

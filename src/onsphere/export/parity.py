@@ -305,7 +305,7 @@ def _explain(model: Any, rounding: float) -> str:
             "Trees send every row to the same leaf: where scikit-learn rounds features to float32 (forests), so does "
             "the graph, and thresholds and leaves keep float64."
         )
-    source = "The network computes in float32" if rounding == _SINGLE else "Sums are added up in another order"
+    source = "The model computes in float32" if rounding == _SINGLE else "Sums are added up in another order"
     if _DOUBLE < rounding < _SINGLE:
         enlarged = f"{compute_amplification(backbone):,.0f} times"
         source += f", which a kernel whose landmarks nearly coincide enlarges up to {enlarged}"

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from onsphere.errors import InvalidInputError
+from onsphere.errors import InvalidInputError, InvalidTypeError
 
-__all__ = ["Batch", "read_batch", "read_pairs", "to_numpy"]
+__all__ = ["Batch", "check_label_count", "open_loader", "read_batch", "read_inputs", "read_pairs", "to_numpy"]
 
 # Names under which a mapping holds its labels.
 _LABELS = ("labels", "label")
+
+# Of a Dataset.
+_ROWS_AT_ONCE = 256
 
 
 class Batch(NamedTuple):
@@ -35,6 +39,11 @@ class Batch(NamedTuple):
         """Marks of the tokens that are words, (n, T); the others fill up short texts."""
         return self.inputs.get("attention_mask") if isinstance(self.inputs, dict) else None
 
+    def describe(self) -> str:
+        """Return shape and type of the inputs, in words."""
+        named = self.inputs if isinstance(self.inputs, dict) else {"inputs": self.inputs}
+        return ", ".join(f"{name} of shape {tuple(each.shape)} and {each.dtype}" for name, each in named.items())
+
     def to(self, device: torch.device) -> Batch:
         """Return the same with its inputs on a device."""
         if isinstance(self.inputs, Tensor):
@@ -44,6 +53,29 @@ class Batch(NamedTuple):
     def pass_to(self, network: Callable[..., Any]) -> Any:
         """Return what a network makes of the inputs; named ones are passed by name."""
         return network(**self.inputs) if isinstance(self.inputs, dict) else network(self.inputs)
+
+
+def open_loader(given: Any) -> Iterable[Any]:
+    """Return an iterable of batches: a loader as it is, a Dataset in batches, inputs alone as the only batch.
+
+    Examples
+    --------
+    >>> import torch
+    >>> [batch.shape for batch in open_loader(torch.zeros(3, 2))]
+    [torch.Size([3, 2])]
+    """
+    if isinstance(given, Tensor | Mapping):
+        return [given]
+    if isinstance(given, Dataset):
+        return DataLoader(given, batch_size=_ROWS_AT_ONCE)
+    if isinstance(given, tuple) and any(isinstance(each, Tensor) for each in given):
+        raise InvalidInputError(
+            f"Expected a loader, an iterable of batches. Got a tuple of {len(given)}, which is one batch. Pass a list "
+            "of it, [(inputs, labels)], or a DataLoader."
+        )
+    if not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):
+        raise InvalidTypeError(f"Expected a loader, an iterable of batches. Got {type(given).__name__}.")
+    return given
 
 
 def read_batch(batch: Any) -> Batch:
@@ -98,6 +130,15 @@ def _read_labels(given: Any) -> NDArray[Any] | None:
     return labels
 
 
+def check_label_count(n_rows: int, labels: NDArray[Any] | None) -> None:
+    """Check that a batch has one label for each row."""
+    if labels is not None and len(labels) != n_rows:
+        raise InvalidInputError(
+            f"Expected one label for each row of a batch. Got {n_rows} rows and {len(labels)} labels. Check what the "
+            "loader yields, and that the layer sees one row per input."
+        )
+
+
 def to_numpy(values: Tensor) -> NDArray[Any]:
     """Convert to numpy, half precision to single: numpy does not know bfloat16."""
     kept = values.detach().cpu()
@@ -115,18 +156,30 @@ def read_pairs(data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     >>> X.shape, y.tolist()
     ((3, 2), [0.0, 1.0, 2.0])
     """
-    if isinstance(data, torch.utils.data.Dataset):
-        data = torch.utils.data.DataLoader(data, batch_size=256)
-    if not isinstance(data, torch.utils.data.DataLoader):
+    if not isinstance(data, Dataset | DataLoader):
         raise InvalidInputError(
             f"Expected a target y, or a Dataset or DataLoader of pairs (x, y). Got {type(data).__name__} alone. Pass y."
         )
-    batches = [read_batch(batch) for batch in data]
-    pairs = [(batch.inputs, batch.labels) for batch in batches]
-    if not pairs or any(isinstance(inputs, dict) or labels is None for inputs, labels in pairs):
+    batches = [read_batch(batch) for batch in open_loader(data)]
+    labels = [batch.labels for batch in batches if batch.labels is not None]
+    if len(labels) < len(batches) or not batches:
         raise InvalidInputError(
-            "Expected pairs (x, y) of tensors from the Dataset or DataLoader. Got inputs without targets, named "
-            "inputs, or nothing at all. Yield both, and check drop_last."
+            "Expected pairs (x, y) of tensors from the Dataset or DataLoader. Got inputs without targets, or nothing "
+            "at all. Yield both, and check drop_last."
         )
-    inputs, labels = zip(*pairs, strict=True)
-    return np.concatenate([to_numpy(each) for each in inputs]), np.concatenate(labels)
+    return _join_inputs(batches), np.concatenate(labels)
+
+
+def read_inputs(data: Dataset[Any] | DataLoader[Any]) -> NDArray[Any]:
+    """Return all inputs of a Dataset of rows, or of a DataLoader of batches of them, as an array."""
+    return _join_inputs([read_batch(batch) for batch in open_loader(data)])
+
+
+def _join_inputs(batches: list[Batch]) -> NDArray[Any]:
+    inputs = [to_numpy(batch.inputs) for batch in batches if isinstance(batch.inputs, Tensor)]
+    if len(inputs) < len(batches) or not batches:
+        raise InvalidInputError(
+            "Expected one tensor of rows in each batch of the Dataset or DataLoader. Got named inputs, or no batch at "
+            "all. Yield tensors, and check drop_last."
+        )
+    return np.concatenate(inputs)

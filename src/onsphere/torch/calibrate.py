@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsphere import persistence
-from onsphere._internal.validation import Floats, check_number, check_option
+from onsphere._internal.validation import Floats, check_number
 from onsphere.assessment import Assessment
 from onsphere.decision import Novelty, Rule
 from onsphere.drift import DriftMonitor
@@ -21,9 +21,9 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.frozen import OutputHead
 from onsphere.sphere import OneHot
 from onsphere.torch.attach import Attached
-from onsphere.torch.batches import Batch, to_numpy
+from onsphere.torch.batches import Batch, check_label_count, to_numpy
 from onsphere.torch.dense import DenseHead, PixelReader
-from onsphere.torch.features import as_rows, join_batches, run_layers
+from onsphere.torch.features import as_rows, check_pooling, join_batches, run_layers
 from onsphere.torch.head import SphereReader, SphericalOutput
 
 __all__ = ["CalibratedNetwork", "calibrate", "find_head", "find_linear", "read_outputs", "split_outputs"]
@@ -68,6 +68,16 @@ class CalibratedNetwork:
         self.layers = layers
         self.pooling = pooling
 
+    def __repr__(self) -> str:
+        """Return the kind of the network and of its head, and whether it has a threshold."""
+        layers = f", layer={[*self.layers]}" if self.layers else ""
+        decides = "a threshold" if self.model.threshold_ is not None else "no threshold"
+        n_rows = len(self.model._require_calibration("repr"))
+        return (
+            f"CalibratedNetwork({type(self.network).__name__} with {type(self.head).__name__}{layers}, "
+            f"{n_rows} calibration rows, {decides})"
+        )
+
     def read_rows(self, loader: Iterable[Any]) -> tuple[Floats, Any]:
         """Return the rows (n, p) that `model` sees, and the targets of a loader; all pixels, for maps.
 
@@ -85,12 +95,11 @@ class CalibratedNetwork:
 
         Parameters
         ----------
-        inputs : Tensor, mapping of tensors, or loader
+        inputs : Tensor, mapping of tensors, loader or Dataset
         coverage : float in (0, 1), default 0.9
             Of the intervals or sets.
         """
-        loader: Any = [inputs] if isinstance(inputs, Tensor | Mapping) else inputs
-        parts = [(self.model.assess(part.table, coverage=coverage), part.size) for part in self._read(loader, None)]
+        parts = [(self.model.assess(part.table, coverage=coverage), part.size) for part in self._read(inputs, None)]
         results = [result if size is None else _make_maps(result, size) for result, size in parts]
         return results[0] if len(results) == 1 else _join_assessments(results)
 
@@ -113,7 +122,11 @@ class CalibratedNetwork:
         return self
 
     def monitor(self, **options: Any) -> DriftMonitor:
-        """Return a `DriftMonitor` of this network; it takes the assessments of new rows. Options are its own."""
+        """Return a `DriftMonitor` of this network; it takes the assessments of new rows. Options are its own.
+
+        The pixels of a map depend on each other, so pass one of each map, drawn at random:
+        ``monitor.update(result.uncertainty[maps, i, j], missed=result.missed[maps, i, j])``.
+        """
         return DriftMonitor(self.model, **options)
 
     def save(self, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
@@ -221,9 +234,8 @@ def calibrate(
     """
     head = find_head(network)
     check_number("calibrate", "share", share, above=0, below=1)
-    if pooling is not None:
-        check_option("calibrate", "pooling", pooling, ["cls", "mean"])
-    layers = (layer,) if isinstance(layer, str) else tuple(layer)
+    check_pooling("calibrate", pooling)
+    layers = tuple(layer) if isinstance(layer, list | tuple) else (cast(str, layer),)
     parts = list(read_outputs(network, head, loader, layers, pooling, _N_PIXELS, progress=progress))
     widths = parts[0].widths
     tables, targets = (
@@ -238,8 +250,10 @@ def calibrate(
     order = np.random.default_rng(random_state).permutation(np.unique(groups))
     teaches = np.isin(groups, order[: round(share * len(order))])
     if min(teaches.sum(), (~teaches).sum()) < 2:
+        what = "map(s)" if isinstance(head, PixelReader) else "row(s)"
         raise InvalidInputError(
-            f"Expected at least two rows to learn from and two to calibrate on. Got {len(tables)} in all. Pass more."
+            f"Expected at least two rows to learn from and two to calibrate on. Got {len(order)} {what} with known "
+            f"targets in all, and share={share:g}. Pass more, or change the share."
         )
     is_flat = not isinstance(head.embedding, OneHot) and targets.ndim == 1
     model = OutputHead(head.embedding, widths, is_flat=is_flat, frames=frames, random_state=random_state)
@@ -301,28 +315,52 @@ def _make_rows(
     pooling: str | None,
     n_pixels: int | None,
 ) -> Rows:
-    targets = None if batch.labels is None else torch.from_numpy(np.asarray(batch.labels))
+    targets = batch.labels
+    if output.magnitude.dim() != (3 if isinstance(head, PixelReader) else 1):
+        raise InvalidInputError(
+            "Expected a head with one answer per input, or per pixel of maps. Got answers of shape "
+            f"{tuple(output.magnitude.shape)}, as of a head for each token. Pool the tokens before the head."
+        )
     blocks, columns = split_outputs(head, others, features, output, pooling, batch.mask)
     widths = tuple(block.shape[-1] for block in blocks)
     if not isinstance(head, PixelReader):
-        table = torch.cat([*blocks, *columns], dim=1)
-        return Rows(_to_table(table), None if targets is None else targets.numpy(), None, widths)
+        table = _to_table(torch.cat([*blocks, *columns], dim=1))
+        check_label_count(len(table), targets)
+        return Rows(table, targets, None, widths)
     size = cast("tuple[int, int]", tuple(output.magnitude.shape[1:]))
-    if targets is not None and targets.dim() == 4:
-        targets = targets.permute(0, 2, 3, 1)
     chosen = torch.arange(size[0] * size[1])
     if n_pixels is not None and len(chosen) > n_pixels:
         chosen = torch.linspace(0, len(chosen) - 1, n_pixels).long()
+    table = torch.cat([part.flatten(1, 2)[:, chosen].flatten(0, 1) for part in (*blocks, *columns)], dim=1)
+    if targets is not None:
+        targets = _take_pixels(head, targets, tuple(output.magnitude.shape), chosen.numpy())
+    return Rows(_to_table(table), targets, size, widths)
 
-    def pick(values: Tensor) -> Tensor:
-        return values.flatten(1, 2)[:, chosen.to(values.device)].flatten(0, 1)
 
-    table = torch.cat([pick(part) for part in (*blocks, *columns)], dim=1)
-    return Rows(_to_table(table), None if targets is None else pick(targets).numpy(), size, widths)
+def _take_pixels(
+    head: SphereReader, maps: NDArray[Any], shape: tuple[int, ...], chosen: NDArray[np.intp]
+) -> NDArray[Any]:
+    """Return the targets of some pixels of maps (B, H, W) or, for numbers, (B, D, H, W)."""
+    is_class = isinstance(head.embedding, OneHot)
+    last = np.moveaxis(maps, 1, 3) if maps.ndim == 4 and not is_class else maps
+    if last.shape[:3] != shape or last.ndim > (3 if is_class else 4):
+        several = "" if is_class else f" or (B, {head.out_features}, H, W)"
+        raise InvalidInputError(
+            f"Expected target maps (B, H, W){several} as large as the outputs, which have (B, H, W) = {shape}. Got "
+            f"shape {maps.shape}. Bring the targets to this size."
+        )
+    return last.reshape(shape[0], -1, *last.shape[3:])[:, chosen].reshape(-1, *last.shape[3:])
 
 
 def _to_table(rows: Tensor) -> Floats:
-    return to_numpy(rows).astype(np.float64)
+    table = to_numpy(rows).astype(np.float64)
+    lost = np.flatnonzero(~np.isfinite(table).all(axis=1))
+    if len(lost):
+        raise InvalidInputError(
+            f"Expected finite features and outputs of the network. Got NaN or infinity in {len(lost)} of {len(table)} "
+            f"row(s) of a batch, first in row {lost[0]}. Look for NaN in the inputs and in the weights of the network."
+        )
+    return table
 
 
 def split_outputs(
@@ -360,6 +398,10 @@ def _find_known(head: SphereReader, targets: NDArray[Any]) -> NDArray[np.bool_]:
     if isinstance(head.embedding, OneHot):
         classes = np.asarray(head.embedding.classes_)
         return np.isin(targets, classes) if isinstance(head, PixelReader) else np.ones(len(targets), dtype=bool)
+    if targets.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"Expected targets that are numbers. Got {targets.dtype}. Convert them, or train a head for classes."
+        )
     return np.asarray(~np.isnan(targets.reshape(len(targets), -1)).any(axis=1))
 
 
@@ -388,7 +430,7 @@ def _make_maps(result: Assessment, size: tuple[int, int]) -> Assessment:
 
 def _join_assessments(results: list[Assessment]) -> Assessment:
     def join(values: list[Any]) -> Any:
-        return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
+        return join_batches("answers", values) if isinstance(values[0], np.ndarray) else values[0]
 
     return Assessment(
         **{field.name: join([getattr(each, field.name) for each in results]) for field in fields(Assessment)}

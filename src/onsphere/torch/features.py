@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,21 @@ from torch import Tensor, nn
 
 from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_option
-from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.torch.batches import Batch, read_batch, to_numpy
+from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereError
+from onsphere.torch.batches import Batch, check_label_count, open_loader, read_batch, to_numpy
 from onsphere.torch.running import find_device, use_eval_mode
 
-__all__ = ["LayerWatcher", "as_rows", "feature_batches", "features", "join_batches", "join_layers", "run_layers"]
+__all__ = [
+    "LayerWatcher",
+    "as_rows",
+    "check_pooling",
+    "explain_errors",
+    "feature_batches",
+    "features",
+    "join_batches",
+    "join_layers",
+    "run_layers",
+]
 
 Features = NDArray[np.floating[Any]]
 
@@ -40,7 +52,7 @@ def features(
     ----------
     backbone : Module
         Not changed: it runs in evaluation mode without gradients, and every layer then gets its own mode back.
-    loader : iterable of batches
+    loader : iterable of batches, or Dataset
         A DataLoader, or any iterable. A batch is (inputs, labels), inputs alone, or a mapping of named tensors as
         Hugging Face's tokenizers and collators make them, with the labels under "labels" or beside it.
     layer : str or list of str, optional
@@ -104,15 +116,10 @@ def feature_batches(
     >>> [X.shape for X, _ in feature_batches(network, [(torch.zeros(2, 3, 8, 8), torch.zeros(2))], layer="1")]
     [(2, 4)]
     """
-    if pooling is not None:
-        check_option("features", "pooling", pooling, ["cls", "mean"])
+    check_pooling("features", pooling)
     for batch, outputs in run_layers(backbone, loader, layer=layer, device=device, progress=progress):
         rows = join_layers([as_rows(output, pooling, batch.mask) for output in outputs])
-        if batch.labels is not None and len(rows) != len(batch.labels):
-            raise InvalidInputError(
-                f"Expected one label for each row of a batch. Got {len(rows)} rows of features and "
-                f"{len(batch.labels)} labels. Check what the loader yields, and that the layer sees one row per input."
-            )
+        check_label_count(len(rows), batch.labels)
         yield to_numpy(rows), batch.labels
 
 
@@ -127,8 +134,7 @@ def run_layers(
     """Yield each batch and the outputs of these layers as they are, one entry per layer."""
     if not isinstance(backbone, nn.Module):  # type: ignore[reportUnnecessaryIsInstance]
         raise InvalidTypeError(f"features needs a torch.nn.Module. Got {type(backbone).__name__}.")
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise InvalidTypeError(f"features needs a loader, an iterable of batches. Got {type(loader).__name__}.")
+    loader = open_loader(loader)
     if device is not None:
         backbone.to(find_device("features", device))
     first = next(backbone.parameters(), None)
@@ -143,7 +149,7 @@ def run_layers(
             n_batches += 1
             batch = read_batch(given).to(place)
             # Not around the yield, where it would switch off the caller's gradients.
-            with torch.no_grad():
+            with torch.no_grad(), explain_errors(backbone, batch):
                 outputs = watcher.run(batch)
             yield batch, outputs
     if n_batches == 0:
@@ -151,6 +157,20 @@ def run_layers(
             "Expected a loader with at least one batch. Got none. A generator can be used up: pass a DataLoader or a "
             "list, and check drop_last."
         )
+
+
+@contextmanager
+def explain_errors(network: nn.Module, batch: Batch) -> Generator[None]:
+    """Turn what a network raises for inputs that do not fit into an error that describes them."""
+    try:
+        yield
+    except (OnsphereError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise InvalidInputError(
+            f"Expected batches that {type(network).__name__} takes. Got {batch.describe()}, for which it "
+            f"raised {type(error).__name__}: {error}. Pass inputs like those that it was trained on, in their type."
+        ) from error
 
 
 def join_batches(what: str, parts: Sequence[NDArray[Any] | None]) -> Any:
@@ -198,7 +218,7 @@ class LayerWatcher:
         self.network = network
         own: Any = getattr(network, "features", None)
         self._own = own if layer is None and callable(own) and not isinstance(own, nn.Module) else None
-        self._seen: dict[str, Any] = {}  # only the last of each is needed, and the others would take memory
+        self._seen: dict[str, Any] = {}
         self._handles: list[Any] = []
         kind = type(network).__name__
         if self._own is not None:
@@ -214,10 +234,13 @@ class LayerWatcher:
         names: list[Any] = list(layer) if isinstance(layer, list | tuple) and layer else [layer]
         modules = {name: _find_layer(network, name) for name in names}
         self._missing = {name: f"a forward pass through {name!r}. {kind} does not use it" for name in names}
+        # No lambda, so that a network with its watcher can be copied and pickled.
         self._handles = [
-            module.register_forward_hook(lambda _, args, output, name=name: self._seen.update({name: output}))
-            for name, module in modules.items()
+            module.register_forward_hook(partial(self._keep_output, name)) for name, module in modules.items()
         ]
+
+    def _keep_output(self, name: str, _: nn.Module, args: Any, output: Any) -> None:
+        self._seen[name] = output
 
     def _keep_input(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         self._seen["linear"] = args[0] if args else kwargs["input"]
@@ -231,7 +254,9 @@ class LayerWatcher:
         for name, missing in self._missing.items():
             if name not in self._seen:
                 raise InvalidInputError(f"Expected {missing}. Name the layer whose output to take, with layer=.")
-        return [self._seen[name] for name in self._missing]
+        outputs = [self._seen[name] for name in self._missing]
+        self._seen.clear()
+        return outputs
 
     def close(self) -> None:
         """Stop watching."""
@@ -254,11 +279,19 @@ def join_layers(blocks: list[Tensor]) -> Tensor:
 def _find_layer(network: nn.Module, layer: str) -> nn.Module:
     modules = dict(network.named_modules())
     if not (isinstance(layer, str) and layer in modules):  # type: ignore[reportUnnecessaryIsInstance]
+        near = difflib.get_close_matches(str(layer), modules, n=3)
+        shown = ", ".join(map(repr, near or list(modules)[1:20]))
         raise InvalidInputError(
             f"Expected the name of a layer of {type(network).__name__}. Got {layer!r}. "
-            f"It has {', '.join(repr(name) for name in list(modules)[1:20])}."
+            f"{'Close to it are' if near else 'It has'} {shown}."
         )
     return modules[layer]
+
+
+def check_pooling(owner: str, pooling: Any) -> None:
+    """Check a way to make one row of the tokens of a text."""
+    if pooling is not None:
+        check_option(owner, "pooling", pooling, ["cls", "mean"])
 
 
 def as_rows(output: Any, pooling: str | None, mask: Tensor | None) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from onsphere.models.noise import SIGMA_FLOOR
 from onsphere.sphere import geometry
 from onsphere.sphere.geometry import SphericalOutput
 from onsphere.torch.calibrate import CalibratedNetwork
+from onsphere.torch.features import check_pooling
 from onsphere.torch.network_module import FeatureReader, NetworkModule, OutputReader
 
 __all__ = ["FrozenModule", "FrozenOutput", "to_torch"]
@@ -49,6 +50,8 @@ class FrozenOutput(NamedTuple):
     probabilities : tensor of shape (n, C), or None for numbers and without a calibration
     confidence : tensor of shape (n,), or None without a calibration
     accepted : tensor of bools of shape (n,), or None without a threshold
+    noise : tensor like value, of shape (n,) for classes, or None for a head with the target frame alone
+        As `Assessment.noise`.
     """
 
     value: Tensor
@@ -61,6 +64,7 @@ class FrozenOutput(NamedTuple):
     probabilities: Tensor | None = None
     confidence: Tensor | None = None
     accepted: Tensor | None = None
+    noise: Tensor | None = None
 
 
 # So that torch.export.save can write a module that returns one.
@@ -189,6 +193,8 @@ class FrozenModule(nn.Module):
     classes : list or None
         The class of each index in `FrozenOutput.value`.
     model : FrozenHead or OutputHead
+    coverage : float
+        Of the intervals, and of the sets in a graph.
     """
 
     target_center: Tensor
@@ -202,6 +208,7 @@ class FrozenModule(nn.Module):
         check_fitted(head, "estimator_")
         solution, target = head._solve(), head.target_
         self.model = head
+        self.coverage = coverage
         self.heads = nn.ModuleDict({name: _HeadModule(each) for name, each in solution.heads.items()})
         self.n_features = head.n_features_in_
         self.solution = solution
@@ -225,13 +232,17 @@ class FrozenModule(nn.Module):
         else:
             self.classes = head.classes_.tolist()
             self.scaling = None if calibration is None else calibration.scaling  # type: ignore
-        self.to(dtype)
+        super()._apply(lambda values: values.to(dtype))
         self.dtype = dtype
         self.frames = None if solution.frames is None else _FramesModule(solution)
         self.is_calibrated = calibration is not None
         if calibration is not None:
             self.register_buffer("held_out", torch.from_numpy(np.sort(calibration.uncertainty)))
         self.limits = (head.threshold_, head.novelty_threshold_)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # What changes the precision of a network, such as half(), moves the head to another device at most.
+        return super()._apply(lambda values: values.to(fn(values).device), recurse)
 
     def forward(self, x: Tensor) -> FrozenOutput:
         """Return value, uncertainty and direction of features (n, p), and what the head's calibration adds."""
@@ -247,6 +258,7 @@ class FrozenModule(nn.Module):
         outputs = every[solution.value_head]
         value, sigma, measured = self._measure(x, outputs)
         missed: Any = None if measured is None else measured.missed
+        noise = None if measured is None else self._find_noise(outputs, measured, x.dtype)
         if self.frames is not None and self.frames.trees is not None and sigma is not None:
             uncertainty = cast(Tensor, root_mean_square(cast(Any, sigma)))
         else:
@@ -262,7 +274,13 @@ class FrozenModule(nn.Module):
             None if novelty is None else novelty.to(x.dtype),
             **self._add_sigma(value, sigma),
             **self._add_calibration(outputs, uncertainty, novelty, missed),
+            noise=noise,
         )
+
+    def _find_noise(self, outputs: Any, measured: Measured, dtype: torch.dtype) -> Tensor:
+        if self.classes is not None:
+            return (1.0 - cast(Tensor, geometry.norm(outputs.direction))).clamp(min=0.0)
+        return self._flatten(cast(Tensor, measured.noise).to(dtype))
 
     def _measure(self, x: Tensor, outputs: Any) -> tuple[Tensor, Tensor | None, Measured | None]:
         if self.classes is not None:
@@ -372,5 +390,8 @@ def to_torch(
         return NetworkModule(OutputReader(head), FrozenModule(head.model, dtype, coverage))
     if not isinstance(head, SolvedModel):
         raise InvalidTypeError(f"to_torch needs a FrozenHead or a CalibratedNetwork. Got {type(head).__name__}.")
+    if backbone is not None and not isinstance(backbone, nn.Module):  # type: ignore[reportUnnecessaryIsInstance]
+        raise InvalidTypeError(f"to_torch needs a torch.nn.Module as backbone. Got {type(backbone).__name__}.")
+    check_pooling("to_torch", pooling)
     module = FrozenModule(head, dtype, coverage)
     return module if backbone is None else NetworkModule(FeatureReader(backbone, layer, pooling), module)

@@ -30,7 +30,7 @@ from onsphere._internal.validation import (
     wrap_errors,
 )
 from onsphere.errors import InvalidInputError
-from onsphere.torch.batches import read_pairs, to_numpy
+from onsphere.torch.batches import read_inputs, read_pairs, to_numpy
 from onsphere.torch.loss import HCMLoss
 from onsphere.torch.networks import MLP
 from onsphere.torch.running import build_module, find_device, use_seed
@@ -209,7 +209,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         y : array of shape (n,) or (n, k), left out for a Dataset or DataLoader
         sample_weight : array of shape (n,), optional
             Of each row in the loss.
-        eval_set : list of one (X, y), Dataset or DataLoader, optional
+        eval_set : (X, y), a list of one such pair, Dataset or DataLoader, optional
             Rows of one's own for "plateau", `early_stopping` and `history_`; all of X is trained on then.
         column_layout : mapping, optional
             Which columns are which, from HCMRegressor: the arguments of `onsphere.models.backbone.split_columns`.
@@ -251,6 +251,11 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
     def _read_data(self, X: Any, y: Any, sample_weight: Any, *, goes_on: bool) -> tuple[Rows, bool]:
         """Return standardised rows, columns and weights, and whether weights were given; settle the scales, if new."""
+        if y is not None and isinstance(X, Dataset | DataLoader):
+            raise InvalidInputError(
+                f"Expected a {type(X).__name__} of pairs (x, y) alone, whose targets are taken. Got a y beside it. "
+                "Leave y out, or pass X and y as arrays."
+            )
         given, values = read_pairs(X) if y is None and not hasattr(X, "shape") else (X, y)
         rows = self._check_rows(given, fitting=not goes_on)
         target = check_regression_target(self, values)
@@ -279,8 +284,12 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
     def _read_eval_set(self, eval_set: Any) -> Rows:
         pairs: Any = [(eval_set, None)] if isinstance(eval_set, Dataset | DataLoader) else eval_set
+        if isinstance(pairs, tuple) and len(pairs) == 2:
+            pairs = [pairs]
         if not (isinstance(pairs, Sequence) and len(pairs) == 1 and len(pairs[0]) == 2):
-            raise parameter_error("fit", "eval_set", "a list of one pair (X, y), a Dataset or a DataLoader", eval_set)
+            raise parameter_error(
+                "fit", "eval_set", "a pair (X, y), a list of one, a Dataset or a DataLoader", eval_set
+            )
         rows, target = pairs[0]
         return self._read_data(rows, target, None, goes_on=True)[0]
 
@@ -291,7 +300,13 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
         seed = make_random_state(self, self.random_state).randint(2**31 - 1)
         device = find_device(self, self.device)
         with use_seed(seed + len(before)):
-            module = copy.deepcopy(self.net_.module_) if goes_on else self._build_network(data.parts[0][:2])
+            if goes_on:
+                self._check_unchanged()
+                module = copy.deepcopy(self.net_.module_)
+            else:
+                # A module is kept in net_ whole; what makes another one is kept to build it again from a file.
+                self._architecture = None if isinstance(self.module, nn.Module) else self._choose_architecture()
+                module = self._build_network(data.parts[0][:2], self._choose_architecture())
             net = self._make_net(module, loss, seed, device, validation, len(before), is_part=is_part)
             with wrap_training_errors():
                 net.initialize()
@@ -326,7 +341,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             from safetensors.torch import load
 
             with use_seed(0):
-                module = self._build_network(torch.zeros(2, *self._get_row_shape()))
+                # Files of earlier versions have the parameters alone.
+                architecture = getattr(self, "_architecture", None) or self._choose_architecture()
+                module = self._build_network(torch.zeros(2, *self._get_row_shape()), architecture)
             module.load_state_dict(load(self.net_))
             self._keep_network(module, find_device(self, self.device))
 
@@ -345,7 +362,7 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array or DataFrame of shape (n, p)
+        X : like that of fit; the targets of a Dataset or DataLoader are left aside
         n_samples : int, optional
             Number of passes in which what is random in training (dropout, weights that are drawn) stays random. Each
             pass draws once for all rows, so that the answer for a row does not depend on the other rows. By default
@@ -425,10 +442,11 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
 
     def _check_rows(self, X: Any, *, fitting: bool) -> Floats:
         """Return rows of one axis each; the shape of those in fit is remembered, and others must have it."""
-        shape = tuple(int(length) for length in getattr(X, "shape", ())[1:])
-        flat: Any = X
+        given: Any = read_inputs(X) if isinstance(X, Dataset | DataLoader) else X
+        shape = tuple(int(length) for length in getattr(given, "shape", ())[1:])
+        flat = given
         if len(shape) > 1:
-            flat = (to_numpy(X) if isinstance(X, Tensor) else np.asarray(X)).reshape(len(X), -1)
+            flat = (to_numpy(given) if isinstance(given, Tensor) else np.asarray(given)).reshape(len(given), -1)
         if not fitting and shape != self._get_row_shape() and max(len(shape), len(self._get_row_shape())) > 1:
             raise InvalidInputError(
                 f"TorchRegressor was fitted on rows of shape {self._get_row_shape()}. Got {shape}. Pass rows of the "
@@ -441,11 +459,26 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             self._row_shape = shape if len(shape) > 1 else (checked.shape[1],)
         return checked
 
-    def _build_network(self, some_rows: Tensor) -> nn.Module:
+    def _choose_architecture(self) -> dict[str, Any]:
+        """Return the parameters that say which network is built."""
+        if self.module is not None:
+            return {"module": self.module}
+        return {"hidden_sizes": self.hidden_sizes, "dropout": self.dropout}
+
+    def _check_unchanged(self) -> None:
+        """Check that the network which training goes on with is the one that the parameters ask for."""
+        before, now = getattr(self, "_architecture", None), self._choose_architecture()
+        if before is not None and before != now:
+            raise InvalidInputError(
+                f"TorchRegressor goes on with a network that was built with {before}. Got {now}. Set these back, or "
+                "train a new network with warm_start=False."
+            )
+
+    def _build_network(self, some_rows: Tensor, architecture: dict[str, Any]) -> nn.Module:
         n_features, n_outputs = some_rows.shape[1], self._outputs_per_column() * self._column_scaler.n_features_in_
-        if self.module is None:
-            return MLP(n_features, n_outputs, hidden_sizes=self.hidden_sizes, dropout=self.dropout)
-        return build_module(self.module, n_features, n_outputs, some_rows)
+        if "module" in architecture:
+            return build_module(architecture["module"], n_features, n_outputs, some_rows)
+        return MLP(n_features, n_outputs, **architecture)
 
     def _make_loss(self, layout: Mapping[str, Any] | None, *, weighted: bool) -> RowLoss:
         loss: Any = self.loss
@@ -472,6 +505,9 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             "mixed_precision": self.mixed_precision,
             "device": None if device is None else str(device),
             "verbose": 0,
+            # skorch prints its table, whatever verbose says, under accelerate and where another library has replaced
+            # `print`, as Ray does.
+            "callbacks__print_log__sink": keep_batch,
             "iterator_valid__batch_size": _EVALUATED_AT_ONCE * self.batch_size,
             "iterator_valid__collate_fn": keep_batch,
         }
@@ -511,9 +547,8 @@ class TorchRegressor(RegressorMixin, BaseEstimator):
             multiple = f"a multiple of {accelerator.num_processes}, the number of processes"
             raise parameter_error(self, "batch_size", multiple, self.batch_size)
         # skorch would unwrap the network before early stopping restores the best weights, which carry the names of the
-        # wrapped one; and it would print a table even with verbose=0.
-        quiet = {"callbacks__print_log__sink": keep_batch}
-        wrapping: dict[str, Any] = {"accelerator": accelerator, "unwrap_after_train": False, **quiet}
+        # wrapped one.
+        wrapping: dict[str, Any] = {"accelerator": accelerator, "unwrap_after_train": False}
         return SharedNet(module, **self._net_options(None), **options, **wrapping)
 
 
