@@ -13,7 +13,9 @@ def test_versions_and_extras_are_those_of_this_environment():
     assert found.versions["numpy"] == version("numpy")
     assert found.versions["onsphere"] == version("onsphere")
     assert found.extras["torch"]["torch"] == version("torch")
-    assert {"torch", "report", "cli", "export", "serve", "mlflow", "docs", "reproduction"} == set(found.extras)
+    assert {"torch", "report", "cli", "export", "serve", "mlflow", "scale", "telemetry", "docs", "reproduction"} == set(
+        found.extras
+    )
 
 
 @pytest.mark.parametrize("requirements", [None, [], ["no-such-package>=1; extra == 'cli'"]])

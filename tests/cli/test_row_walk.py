@@ -32,8 +32,8 @@ def test_a_row_passes_through_at_most_fifteen_files(tmp_path, house_model, house
     houses(1, 1).to_csv(data, index=False)
     loaded = commands.load_table_model(model)
     monkeypatch.setattr(commands, "load_table_model", lambda path: loaded)  # once for a file, however many rows it has
-    commands.predict(model, data)  # imports what is imported late
-    files = list_entered_files(lambda: commands.predict(model, data))
+    commands.predict(model, str(data))  # imports what is imported late
+    files = list_entered_files(lambda: commands.predict(model, str(data)))
     walk = [str(file) for file in files if file.parts[0] not in ASIDE]
     # Twelve from the command to the calibration, and three for the frames; their formulas are in kernel and scores.
     assert len(walk) <= 15, walk

@@ -1,6 +1,7 @@
 """The commands fit, predict, evaluate, report and compare, as people and scripts use them."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from onsphere.report.formatting import format_number
 from onsphere.table import BACKBONES, read_table
 from onsphere.table import compare as comparing
 from onsphere.table.model_file import read_summary_columns
+from onsphere.table.predict import FilePrediction
 
 
 def run(*arguments, **environment):
@@ -79,7 +81,10 @@ def test_one_command_gives_a_model_a_report_and_predictions_that_keep_their_prom
     answers = read_table("p.csv")
     frames, ends = ["noise", "novelty", "novelty_p_value"], ["lower", "upper", "confidence", "accepted", "reason"]
     assert list(answers) == ["house_id", "value", "uncertainty", *frames, *ends]
-    assert result.stdout == f"1,000 rows, {answers['accepted'].sum():,} accepted. Written to p.csv\n"
+    counts = answers["reason"].value_counts()
+    named = [f"{counts[name]} {name}" for name in ("uncertain", "novel", "uncertain and novel") if name in counts]
+    rejected = f"; rejected: {', '.join(named)}" if named else ""
+    assert result.stdout == f"1,000 rows, {answers['accepted'].sum():,} accepted{rejected}. Written to p.csv\n"
     covered = np.mean((answers["lower"] <= fresh["price"]) & (fresh["price"] <= answers["upper"]))
     # 560 rows: 112 are kept out, and a quarter of the others calibrates. Once in a hundred times it would lie outside.
     low, high = find_coverage_range(1000, 112, 0.9, level=0.01)
@@ -139,7 +144,7 @@ def test_classes_that_are_numbers_are_not_mixed_with_words(tmp_path, monkeypatch
 
 def test_several_targets_are_fitted_and_predicted(folder, houses):
     frame = houses(120, 0)
-    frame["tax"] = frame["price"] * 0.2 + frame["rooms"]
+    frame["tax"] = frame["price"] * 0.2 + 30 * np.random.default_rng(0).normal(size=120)
     frame.to_csv("two.csv", index=False)
     options = ("--target", "price", "--target", "tax", "--backbone", "kernel", "--save", "two.onsphere", "--json")
     summary = json.loads(run("fit", "two.csv", *options).stdout)
@@ -153,7 +158,18 @@ def test_several_targets_are_fitted_and_predicted(folder, houses):
     shown = run("evaluate", "two.onsphere", "two.csv").stdout
     for each in figures.values():
         assert f"off by {each['mean_absolute_error']:.4g} on average" in shown
-        assert f" {each['width']:.4g} " in shown
+        assert f" {each['width']:.4g} with all, {each['width_alone']:.4g} alone" in shown
+        assert each["width_alone"] <= each["width"]
+    assert figures["price"]["width_alone"] < figures["price"]["width"]
+    assert run("report", "two.onsphere", "two.csv").exit_code == 0
+    page = Path("report.html").read_text()
+    assert "output 0" not in page
+    assert "Intervals: price" in page
+    assert "Intervals: tax" in page
+    answers = pd.read_csv(io.StringIO(run("predict", "two.onsphere", "two.csv").stdout))
+    for name in ("price", "tax"):
+        alone, joint = (answers[f"upper{part}_{name}"] - answers[f"lower{part}_{name}"] for part in ("_alone", ""))
+        assert (alone <= joint * (1 + 1e-9)).all()
 
 
 # --- what is printed ---
@@ -220,6 +236,31 @@ def test_report_and_evaluate_say_what_they_left_out(folder, houses):
     assert "</html>" in (folder / "r.html").read_text()
 
 
+def test_rows_that_were_trained_on_are_named_first_and_promise_nothing(tmp_path, monkeypatch, houses):
+    monkeypatch.chdir(tmp_path)
+    frame = houses(620, 0).assign(
+        sold=pd.date_range("2020-01-01", periods=620), new=lambda rows: (rows["size"] > 90).astype(object)
+    )
+    frame.loc[3, "new"] = None
+    frame[:560].to_csv("data.csv", index=False)
+    frame[560:].to_csv("fresh.csv", index=False)
+    options = ("--backbone", "kernel", "--frames", "target", "--save", "m", "--quiet")
+    assert run("fit", "data.csv", "-t", "price", *options).exit_code == 0
+    figures = json.loads(run("evaluate", "m", "data.csv", "--json").stdout)
+    # A fifth is kept out to measure the model, and a quarter of the others calibrates it.
+    assert figures["trained_on"] == pytest.approx(0.6, abs=0.02)
+    result = run("evaluate", "m", "data.csv")
+    assert re.match(r"60% of these \d+ rows were trained on: .* promise nothing", result.stdout)
+    assert not any(words in result.stdout for words in ("has not seen", "by chance"))
+    assert run("report", "m", "data.csv").exit_code == 0
+    page = Path("report.html").read_text()
+    assert re.search(r'class="lead">60\u202f% of these \d+ rows were trained on', page)
+    assert not any(words in page for words in ("has not seen", "keep their promise", "It has learned"))
+    assert "Its intervals cannot be judged on these rows" in page
+    assert json.loads(run("evaluate", "m", "fresh.csv", "--json").stdout)["trained_on"] == 0
+    assert "rows it has not seen" in run("evaluate", "m", "fresh.csv").stdout
+
+
 def test_without_a_threshold_accepted_rows_are_not_mentioned(folder):
     model = load("model.onsphere").set_threshold(None)
     model.save("undecided.onsphere", summary=read_manifest("model.onsphere")["summary"])
@@ -253,7 +294,7 @@ def test_warnings_are_printed_as_sentences(folder, monkeypatch):
         import warnings
 
         warnings.warn("Take care.", OnsphereWarning, stacklevel=1)
-        return {"rows": 1, "accepted": 1}
+        return FilePrediction({"rows": 1, "accepted": 1}, [])
 
     monkeypatch.setattr(table_commands, "predict_file", warn)
     with pytest.MonkeyPatch.context() as patch:
@@ -309,6 +350,10 @@ def test_rows_that_are_novel_are_rejected_and_counted(folder, houses):
     assert answers["reason"][:10].str.contains("novel").all()
     counts = answers["reason"].value_counts()
     named = [f"{counts[name]} {name}" for name in ("uncertain", "novel", "uncertain and novel") if name in counts]
+    assert (
+        "10 of 60 rows: city has a value that no training row had.\n"
+        in run("predict", "strict.onsphere", "strange.csv", "--out", "p.csv").stderr
+    )
     assert printed == f"60 rows, {answers['accepted'].sum()} accepted; rejected: {', '.join(named)}. Written to p.csv\n"
     figures = json.loads(run("evaluate", "strict.onsphere", "strange.csv", "--json").stdout)
     assert {name: count for name, count in figures["rejected_as"].items() if count} == counts.to_dict()
@@ -384,6 +429,13 @@ def test_bad_levels_and_tails_are_rejected(folder, text):
         (["--save", "houses.csv"], "Got houses.csv for both"),
         (["--report", "houses.csv"], "Got houses.csv for both"),
         (["--save", "a", "--report", "./a"], "Got a for both"),
+        (["--save", "new.csv"], "not that of a table, which would be overwritten. Got new.csv"),
+        (["--report", "new.csv.gz"], "Got new.csv.gz. Choose another name, for example --report report.html"),
+        (["--number", "size", "--category", "size"], "Expected size once among --number"),
+        (["--test", "houses.csv", "--refit"], "Expected --refit or --test. Got both"),
+        (["--test", "no.csv"], "no.csv"),
+        (["--number", "size", "--ignore", "size"], "Expected size to be learned from, or else"),
+        (["--date", "nothing=%Y"], "Expected a column nothing"),
         (["--save", "no/such/folder/m"], "Expected to write no/such/folder/m"),
         (["--report", "."], "it is a folder"),
         (["--save", "/dev/null"], "it is not an ordinary file"),
@@ -407,15 +459,15 @@ def bad_files(houses):
         "all missing": (frame.assign(price=None), "Got none: every value is missing"),
         "delimiter": (frame.to_csv(index=False, sep="^"), "that the delimiter is right"),
         "mixed": (
-            frame.assign(price=[*frame["price"].astype(str)[:-1], "n.a."]),
-            "row 59 (counted from 0). Got the text 'n.a.'",
+            frame.assign(price=[*frame["price"].astype(str)[:-1], "abc"]),
+            "row 59 (counted from 0). Got the text 'abc'",
         ),
         "duplicate": (header.replace("rooms", "size") + "\n" + rest, "more than one column named size"),
         "empty": ("", "which is empty"),
         "blank": ("\n\n\n", "which holds no text"),
         "header": (header, "which has a header and no rows"),
         "one row": (frame[:1], "Expected at least 20 rows"),
-        "ragged": (header + "\n1,2\n" + rest, "columns, got 2"),
+        "ragged": (header + "\n1,2\n" + rest, "Got 2 in line 2: the text '1,2'"),
         "binary": (header + "\n\0\n", "which is none of them"),
         "infinite": (
             frame.assign(size=[*frame["size"][:-1], np.inf]),
@@ -450,7 +502,7 @@ def test_fit_rejects_a_bad_table_and_writes_nothing(folder, houses, name):
         (("predict", ".", "fresh.csv"), "which is a folder"),
         (("predict", "python.onsphere", "fresh.csv"), "which was saved in Python"),
         (("predict", "zip.onsphere", "fresh.csv"), "Expected an undamaged file"),
-        (("predict", "model.onsphere", "."), "which is a folder"),
+        (("predict", "model.onsphere", "."), "Expected --out with the folder ."),
         (("predict", "model.onsphere", "nothing.csv"), "which does not exist"),
         (("predict", "model.onsphere", "model.onsphere"), "which is none of them"),
         (("predict", "model.onsphere", "lacking.csv"), "Expected the column(s) size in lacking.csv"),
@@ -523,12 +575,16 @@ def mangled(path, change):
     ],
 )
 def test_a_changed_summary_is_rejected(folder, name, values):
-    told = "Expected a model that was fitted on a table. Got bad.onsphere, which "
     mangled("bad.onsphere", lambda summary: summary.pop(name))
+    changes = [lambda summary, value=value: summary.update({name: value}) for value in values]
+    told = "Expected a model that was fitted on a table. Got bad.onsphere, which "
     assert_one_line(run("predict", "bad.onsphere", "fresh.csv"), told)
-    for value in values:
-        mangled("bad.onsphere", lambda summary, value=value: summary.update({name: value}))
-        assert_one_line(run("predict", "bad.onsphere", "fresh.csv"), told)
+    for change in changes:
+        mangled("bad.onsphere", change)
+        result = run("predict", "bad.onsphere", "fresh.csv")
+        assert_one_line(result, "Got bad.onsphere")
+        # What no model can have is seen before the table is.
+        assert told in result.stderr or "does not say what it should about: summary" in result.stderr
 
 
 def test_a_model_that_was_not_fitted_on_a_table_is_rejected(folder):
@@ -558,7 +614,12 @@ def test_the_columns_of_a_summary_are_checked(folder):
 def test_errors_about_a_rule_name_its_options(folder):
     command = ("fit", "houses.csv", "-t", "price", "--backbone", "kernel")
     for options, words in {
-        ("--accept", "0.999999"): "--accept 0.999999 needs at least 999999 calibration rows. Got 208.",
+        (
+            "--accept",
+            "0.999999",
+            "--frames",
+            "target",
+        ): "--accept 0.999999 needs at least 999999 calibration rows. Got 208.",
         ("--tolerance", "1e-9"): "--tolerance 1e-09 accepts none of the 208 calibration rows, whose uncertainty runs",
         ("--risk", "0.001", "--tolerance", "0.1"): "No threshold on the 208 calibration rows, of which",
         ("--novelty-false-alarm", "0.001"): "--novelty-false-alarm 0.001 needs at least 999 calibration rows. Got 208.",
@@ -716,3 +777,130 @@ def test_a_reader_that_stops_early_is_no_error(folder):
     command = f"{sys.executable} -m onsphere.cli predict model.onsphere fresh.csv | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+# --- what new users run into ---
+
+
+def test_text_columns_are_read_as_people_write_them_and_the_rest_is_asked(tmp_path, monkeypatch, houses):
+    monkeypatch.chdir(tmp_path)
+    frame = houses(120, 0)[["size", "price"]]
+    rng = np.random.default_rng(0)
+    frame["rate"] = [f"{each:.1f}%" for each in rng.uniform(0, 9, 120)]
+    frame["day"] = [f"{1 + place % 12:02}/{1 + place % 9:02}/24" for place in range(120)]
+    frame["zip"] = [f"{each:05}" for each in rng.integers(1, 40, 120)]
+    frame["price"] = [f"€{each:,.0f}" for each in 1000 * frame["price"]]
+    frame.to_csv("data.csv", index=False)
+    options = ("--backbone", "kernel", "--frames", "target", "--save", "m")
+    result = run("fit", "data.csv", "-t", "price", *options, "--category", "rate", "--json")
+    assert {each["name"]: each["kind"] for each in json.loads(result.stdout)["columns"]}["rate"] == "category"
+    result = run("fit", "data.csv", "-t", "price", *options, "--date", "day=%d/%m/%y")
+    assert result.exit_code == 0, result.stderr
+    for words in (
+        "regression: price has",
+        "Note: price: numbers in €; , is read as the separator of thousands.",
+        "numbers in %",
+        "codes that begin with 0",
+        "dates read as %d/%m/%y",
+        "To say what a column holds: --number NAME",
+    ):
+        assert words in result.stdout
+    assert json.loads(run("evaluate", "m", "data.csv", "--json").stdout)["rows"] == 120
+
+
+def test_no_classes_are_made_of_text_that_begins_like_numbers(folder, houses):
+    frame = houses(100, 0)
+    frame["price"] = [f"{each:.1f} {'abc'[place % 3]}" for place, each in enumerate(frame["price"])]
+    frame.to_csv("odd.csv", index=False)
+    result = run("fit", "odd.csv", "-t", "price")
+    assert_one_line(result, "begin like numbers but cannot all be read as numbers")
+
+
+def test_many_columns_are_summed_up(folder):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 70)), columns=[f"wave_{place}" for place in range(70)])
+    frame.assign(y=frame.sum(axis=1), site="x").to_csv("wide.csv", index=False)
+    result = run("fit", "wide.csv", "-t", "y", "--backbone", "kernel", "--frames", "target")
+    assert "71 columns: 70 number, 1 unused." in result.stdout
+    assert "site" in result.stdout
+    assert "wave_" not in result.stdout
+    frame.assign(y=frame.sum(axis=1)).to_csv("wide.csv", index=False)
+    result = run("fit", "wide.csv", "-t", "y", "--backbone", "kernel", "--frames", "target")
+    assert "70 columns: 70 number." in result.stdout
+    assert "learned as" not in result.stdout
+
+
+def test_large_numbers_are_written_out(folder, houses):
+    houses(80, 0).assign(price=lambda rows: 1e5 * rows["price"]).to_csv("dear.csv", index=False)
+    result = run("fit", "dear.csv", "-t", "price", "--backbone", "kernel", "--frames", "target")
+    assert "e+0" not in result.stdout
+    assert re.search(r"off by \d{1,2},\d{3},\d{3} on average", result.stdout)
+
+
+def test_a_number_too_large_for_trees_is_named(folder, houses):
+    frame = houses(60, 0)
+    frame.loc[7, "size"] = 1e39
+    frame.to_csv("huge.csv", index=False)
+    words = "Expected a number of size 3.4e+38 at most in the column size, row 7 (counted from 0). Got the number 1e+39"
+    assert_one_line(run("fit", "huge.csv", "-t", "price"), words)
+
+
+def test_standard_input_is_a_table(folder):
+    data = Path("fresh.csv").read_bytes()
+    runner = CliRunner()
+    piped = runner.invoke(cli.app, ["predict", "model.onsphere", "-"], input=data)
+    assert (piped.exit_code, piped.stdout) == (0, run("predict", "model.onsphere", "fresh.csv").stdout)
+
+
+def test_a_full_disk_behind_standard_output_is_no_fault_of_ours(folder):
+    command = [sys.executable, "-m", "onsphere.cli", "predict", "model.onsphere", "fresh.csv"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Expected to write to standard output. Got: No space left on device. Free some space, or write to another "
+        "place.\n"
+    )
+
+
+def test_own_test_rows_are_measured_and_a_refit_is_measured_before(folder, houses):
+    houses(130, 5).to_csv("own.csv", index=False)
+    options = ("--backbone", "kernel", "--frames", "target", "--json")
+    summary = json.loads(run("fit", "houses.csv", "-t", "price", "--test", "own.csv", *options).stdout)
+    n_known = len(read_table("houses.csv").dropna(subset="price"))
+    assert (summary["n_rows"]["train"], summary["n_rows"]["test"]) == (n_known, 130)
+    result = run("fit", "houses.csv", "-t", "price", "--refit", *options[:-1], "--save", "again", "--report", "r.html")
+    assert result.exit_code == 0, result.stderr
+    assert "Note: the model was fitted again on all rows" in result.stdout
+    assert "rows it has not seen, predictions are off" in Path("r.html").read_text()
+    assert json.loads(run("evaluate", "again", "houses.csv", "--json").stdout)["trained_on"] > 0.9
+
+
+def test_own_test_rows_are_in_the_report(folder, houses):
+    houses(30, 5).assign(house_id=[f"T{row}" for row in range(30)]).to_csv("own.csv", index=False)
+    options = ("--backbone", "kernel", "--frames", "target", "--quiet", "--number", "size", "--report", "r.html")
+    assert run("fit", "houses.csv", "-t", "price", "--test", "own.csv", *options).exit_code == 0
+    page = Path("r.html").read_text()
+    assert "On 30 rows it has not seen" in page
+    assert "own.csv" in page
+    assert re.search(r">T\d+<", page)
+
+
+def test_predictions_can_have_their_inputs_and_reasons_beside_them(folder):
+    result = run("predict", "model.onsphere", "fresh.csv", "--keep", "all", "--explain")
+    assert result.exit_code == 0, result.stderr
+    answers, rows = pd.read_csv(io.StringIO(result.stdout)), pd.read_csv("fresh.csv")
+    assert answers["size"].tolist() == rows["size"].tolist()
+    assert {"unusual", "driven_by", "price"} <= set(answers)
+    assert_one_line(run("predict", "model.onsphere", "fresh.csv", "--keep", "some"), "--keep")
+
+
+def test_every_probability_can_be_written(folder, houses):
+    frame = (
+        houses(160, 0).assign(kind=lambda rows: np.where(rows["price"] > 700, "dear", "cheap")).drop(columns="price")
+    )
+    frame.to_csv("kinds.csv", index=False)
+    assert run("fit", "kinds.csv", "-t", "kind", "--backbone", "kernel", "--quiet", "--save", "k").exit_code == 0
+    answers = pd.read_csv(io.StringIO(run("predict", "k", "kinds.csv", "--probabilities").stdout))
+    assert (answers["probability_cheap"] + answers["probability_dear"]).tolist() == pytest.approx([1.0] * 160)
+    assert (answers[["probability_cheap", "probability_dear"]].max(axis=1) == answers["probability"]).all()

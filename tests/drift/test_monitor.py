@@ -450,3 +450,34 @@ def test_rows_with_other_columns_are_rejected_and_change_nothing(X, message):
 def test_observe_needs_an_assessment():
     with pytest.raises(InvalidTypeError, match=r"observe needs an Assessment\. Got ndarray"):
         DriftMonitor(normal(10), reference=normal((5, 2))).observe(normal((3, 2)), normal(3))
+
+
+def test_the_rows_of_an_alarm_are_the_same_in_one_batch_or_one_by_one_or_stored_between():
+    rng = np.random.default_rng(0)
+    X, scores = rng.normal(size=(400, 2)), rng.uniform(size=400)
+    stream, rising = rng.normal(size=(500, 2)), rng.uniform(size=500)
+    stream[200:280, 1] += 3
+    rising[200:280] += 0.8
+    monitors = {size: DriftMonitor(scores, reference=X, window=60) for size in (500, 7, 1)}
+    for size, monitor in monitors.items():
+        for start in range(0, 500, size):
+            part = slice(start, start + size)
+            monitor.observe(stream[part], Assessment(value=rising[part], uncertainty=rising[part]))
+            if size == 7:
+                monitor = monitors[7] = DriftMonitor.from_state(json.loads(json.dumps(monitor.state())))
+    first = monitors[500]
+    assert 190 <= first.changed_at <= first.alarmed_at < 280
+    moved = [change.column for change in first.compare_columns() if change.moved]
+    assert moved == ["1"]
+    for monitor in monitors.values():
+        assert (monitor.alarmed_at, monitor.changed_at) == (first.alarmed_at, first.changed_at)
+        assert monitor.compare_columns() == first.compare_columns()
+    first.reset()
+    assert first.changed_at is None
+
+
+def test_states_of_older_versions_have_no_rows_of_an_alarm():
+    monitor = DriftMonitor(np.arange(50.0), reference=np.zeros((50, 1)))
+    state = monitor.state()
+    del state["lows"], state["window"]["alarm_rows"]
+    assert DriftMonitor.from_state(state).changed_at is None

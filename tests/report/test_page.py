@@ -25,7 +25,7 @@ from onsphere import (
     NotFittedError,
 )
 from onsphere.baselines import MSP, PostHoc
-from onsphere.report import elements, page, write_report
+from onsphere.report import elements, figures, page, write_report
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(160, 3))
@@ -136,16 +136,19 @@ def test_a_negative_uncertainty_has_no_scatter_plot(model, write, monkeypatch):
     assert "error-and-uncertainty.csv" not in write(model).page.downloads
 
 
-def test_only_the_first_of_many_outputs_are_drawn(write):
+def test_all_outputs_are_drawn_unless_there_are_too_many(write, monkeypatch):
     targets = X @ RNG.normal(size=(3, 5)) + RNG.normal(size=(160, 5))
     model = HCMRegressor(TREES, random_state=0).fit(X[:60], targets[:60]).calibrate(X[60:100], targets[60:100])
     report = write(model.set_threshold(AcceptShare(0.8)), y=targets[100:])
-    assert "The intervals of the first 4 of 5 outputs are drawn." in report.text
+    assert all(f"Intervals: output {index}" in report.text for index in range(5))
     assert report.table("outputs.csv")["output"].tolist() == [f"output {index}" for index in range(5)]
     assert "truth output 3" in report.table("worst-accepted.csv")
     assert "How far to trust this model" in report.page.headings
+    monkeypatch.setattr(figures, "MOST_OUTPUTS", 4)
     named = write(model, y=pd.DataFrame(targets[100:], columns=list("abcde")))
     assert "predicts a, b, c and 2 more from" in named.text
+    assert "The intervals of the first 4 of 5 outputs are drawn." in named.text
+    assert "Intervals: e" not in named.text
 
 
 def test_sparse_rows_have_reports_too(write):

@@ -16,6 +16,7 @@ from onsphere.report.row_groups import (
     MOST_LEVELS,
     _name_cure,
     group_rows,
+    list_low_groups,
     rank_columns,
     show_group_coverage,
     show_least_trusted,
@@ -179,6 +180,21 @@ def test_a_group_with_low_coverage_is_found_but_noise_is_not(rows):
     assert section.paragraphs[2].startswith(
         "To cover every group of tool as promised, calibrate the model with groups='tool'"
     )
+
+
+def test_numbers_are_grouped_by_what_is_predicted_first(rows):
+    n, rng = 600, np.random.default_rng(0)
+    value = np.arange(float(n))
+    covered = (value < 450) | (value % 10 < 6)
+    frame = pd.DataFrame({"x": rng.normal(size=n)})
+    plain = rows(rng.exponential(size=n), rng.uniform(size=n), covered=covered, frame=frame)
+    measured = replace(plain, assessment=replace(plain.assessment, value=value))
+    ranked = rank_columns(measured)
+    section = show_group_coverage(measured, ranked, None)
+    assert section.pictures[0].title == "predicted value"
+    assert list_low_groups(measured, ranked, None) == ["predicted value: > 449"]
+    assert section.paragraphs[2].startswith("To cover every group of predicted value as promised")
+    assert "groups='prediction'" in section.paragraphs[2]
 
 
 def test_groups_that_were_calibrated_are_tabulated_and_no_cure_is_named(rows):

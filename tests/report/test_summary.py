@@ -115,6 +115,15 @@ def test_rows_that_allow_no_verdict_get_none(rows):
     assert list_kinds(perfect)[0] == "poor", "a constant target needs no model"
 
 
+def test_a_group_that_breaks_the_promise_turns_the_verdict(rows):
+    uncertainty = np.arange(1.0, 201.0)
+    measured = rows(uncertainty, uncertainty, covered=uncertainty <= 180)
+    assert summarize(measured)["verdicts"][1].kind == "good"
+    found = summarize(measured, low_groups=["tool: a", "tool: b", "day: 1", "day: 2"])["verdicts"][1]
+    assert (found.kind, found.title) == ("fair", "Its intervals keep their promise, but not for every group")
+    assert found.text.endswith("Covered too rarely, by more than chance: tool: a; tool: b; day: 1 ….")
+
+
 def test_sets_that_hold_more_than_promised_are_usual(rows):
     found = summarize(rows(np.arange(200) % 2, np.arange(200), is_class=True))["verdicts"][1]
     assert (found.kind, "More than promised is usual" in found.text) == ("good", True)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from onsphere import InvalidInputError, InvalidTypeError
 from onsphere.table import Column, TableEncoder, describe_columns
-from onsphere.table.columns import is_column, join_names
+from onsphere.table.cells import read_cells
+from onsphere.table.columns import force_kind, is_column, join_names
 
 
 def kinds(**columns):
@@ -78,9 +79,11 @@ def test_the_index_that_pandas_writes_is_a_key(name):
     assert described([17, 4, 99, 2], name).kind == "key"
 
 
-def test_digits_with_zeros_in_front_are_keys_with_the_name_of_a_key():
+def test_digits_with_zeros_in_front_are_codes():
     assert described(["007", "012", "100"], "part_no").kind == "key"
-    assert described(["007", "012", "100"], "weight").kind == "number"
+    column = described(["01234", "90210", "01234"], "zip")
+    assert (column.kind, column.note) == ("category", "codes that begin with 0; say so if they are numbers")
+    assert force_kind("zip", pd.Series(["01234", "90210"]), "number").kind == "number"
 
 
 def test_one_value_with_gaps_is_not_constant():
@@ -106,7 +109,7 @@ def test_a_little_text_among_numbers_is_read_as_missing_with_a_note():
         (["31.01.2024 10:30", "01.02.2024 00:00"], "%d.%m.%Y %H:%M", "dates read as %d.%m.%Y %H:%M"),
         (["01/31/2024", "02/01/2024"], "%m/%d/%Y", "dates read as %m/%d/%Y"),
         (["31/01/2024", "02/01/2024"], "%d/%m/%Y", "dates read as %d/%m/%Y"),
-        (["01/02/2024", "02/01/2024"], "%m/%d/%Y", "dates read as %m/%d/%Y, month first"),
+        (["01/02/2024", "02/01/2024"], "%m/%d/%Y", "dates read as %m/%d/%Y, month first; it could be %d/%m/%Y"),
         (["31-01-2024 01:02:03", "02-01-2024 01:02:03"], "%d-%m-%Y %H:%M:%S", "dates read as %d-%m-%Y %H:%M:%S"),
         (["2024/01/31", "2024/02/01"], "ISO8601", ""),
         (["2024-01-31T10:00:00+02:00", "2024-02-01T00:00:00Z"], "ISO8601", ""),
@@ -147,3 +150,114 @@ def test_what_is_not_a_table_is_rejected(frame, error, words):
 def test_a_long_list_of_names_is_cut_short():
     assert join_names(["a", "b"]) == "a, b"
     assert join_names([str(index) for index in range(10_000)]).endswith(", 19 … (10,000 in all)")
+
+
+# --- how spreadsheets and people write numbers and dates ---
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers", "note"),
+    [
+        (["4.1%", "3 %", "-12.5%"], [4.1, 3, -12.5], "numbers in %"),
+        (["1,200", "15", "3,000,000.5"], [1200, 15, 3_000_000.5], ", is read as the separator of thousands"),
+        (["$1,200.50", "$15", "-$3"], [1200.5, 15, -3], "numbers in $; , is read as the separator of thousands"),
+        (["1.234,5 €", "12,5 €", "1.000.000 €"], [1234.5, 12.5, 1e6], "numbers in €; . is read as the separator"),
+        (["1.000.000", "2.000.000", "3"], [1e6, 2e6, 3], ". is read as the separator of thousands"),
+        (["1 234", "12", "5 000"], [1234, 12, 5000], "a space is read as the separator of thousands"),
+        (["4.1 bn", "300 k", "2.5M"], [4.1e9, 3e5, 2.5e6], "words such as k, M and bn are multiplied out"),
+        (["4k", "300", "2k"], [4000, 300, 2000], "words such as k, M and bn are multiplied out"),
+        (["36 months", "60 months", "36 months"], [36, 60, 36], "numbers in months"),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(texts, numbers, note):
+    column = described(texts)
+    assert (column.kind, column.mixed) == ("number", False)
+    assert note in column.note
+    assert read_cells(column, texts).values.tolist() == pytest.approx(numbers)
+    # Another unit is an error, and a bare number is none.
+    values, problems = read_cells(column, ["7", "5 apples"])
+    assert values[0] == 7
+    assert [(problem.row, problem.expected) for problem in problems] == [(1, "a number")]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["1st", "2nd", "3rd"],
+        ["1.2.3", "1.10.2", "2.0.1"],
+        ["1,2,3", "4,5", "6"],
+        ["1,5", "1'000", "2"],
+        ["a", "b", "c"],
+    ],
+)
+def test_text_that_is_not_surely_numbers_stays_text(texts):
+    assert described(texts * 4).kind == "category"
+
+
+def test_words_for_missing_values_do_not_hide_numbers():
+    texts = ["12", "13.5", "9"] * 6 + ["unknown", "n/a"] * 2
+    column = described(texts)
+    assert (column.kind, column.mixed) == ("number", True)
+    assert column.note == "text such as 'unknown' is read as missing"
+    assert described([*texts, "4%"]).kind == "number"
+    assert described(["unknown"] * 5 + ["3", "4", "4"]).kind == "category"
+
+
+def test_a_column_that_might_be_numbers_is_said_to_be():
+    column = described(["12", "13", "9", "8"] * 5 + ["low", "high", "mid"] * 3)
+    assert (column.kind, column.note) == ("category", "69% of the values are numbers; say so if it is a number")
+
+
+@pytest.mark.parametrize(
+    ("texts", "date_format", "first"),
+    [
+        (["31/01/24", "01/02/24"], "%d/%m/%y", "2024-01-31"),
+        (["31-Jan-2024", "1-Feb-2024"], "%d-%b-%Y", "2024-01-31"),
+        (["Jan 31, 2024", "Feb 1, 2024"], "%b %d, %Y", "2024-01-31"),
+        (["01/31/2024 02:30 PM", "02/01/2024 11:00 AM"], "%m/%d/%Y %I:%M %p", "2024-01-31T14:30"),
+        (["14:30", "09:15"], "%H:%M", "1900-01-01T14:30"),
+    ],
+)
+def test_dates_are_read_as_spreadsheets_write_them(texts, date_format, first):
+    column = described(texts * 3)
+    assert (column.kind, column.date_format) == ("date", date_format)
+    assert read_cells(column, texts).values[0] == pd.Timestamp(first).timestamp()
+
+
+def test_days_and_months_that_could_be_exchanged_are_named():
+    assert described(["01/02/24", "03/04/24"] * 3).note == "dates read as %m/%d/%y, month first; it could be %d/%m/%y"
+
+
+def test_seconds_since_1970_are_dates_only_with_the_name_of_a_time():
+    seconds = [1_700_000_000, 1_600_000_000, 1_650_000_000, 1_700_000_000]
+    column = described(seconds, "created_at")
+    assert (column.kind, column.note, column.date_format) == ("date", "seconds since 1970", "epoch s")
+    assert read_cells(column, pd.Series(seconds)).values.tolist() == seconds
+    assert read_cells(column, ["1700000000", "1600000000"]).values.tolist() == seconds[:2]
+    fine = described([1000 * each for each in seconds], "timestamp")
+    values = read_cells(fine, pd.Series([1000 * each for each in seconds])).values
+    assert (fine.date_format, values.tolist()) == ("epoch ms", seconds)
+    assert read_cells(fine, values).values.tolist() == seconds  # as read before
+    assert described(seconds, "population").kind == "number"
+    assert "could be seconds since 1970" in described(seconds, "population").note
+    assert described([1.5, 2.5], "time").note == ""
+    assert is_column(column)
+
+
+def test_what_a_column_holds_can_be_said():
+    texts = pd.Series(["01/02/24", "03/04/24", "soon"])
+    column = force_kind("day", texts, "date", "%d/%m/%y")
+    assert (column.date_format, column.mixed) == ("%d/%m/%y", True)
+    assert force_kind("day", texts, "date").date_format == "%m/%d/%y"
+    assert force_kind("day", pd.Series(pd.to_datetime(["2024-01-31"])), "date").kind == "date"
+    assert force_kind("t", pd.Series([5, 6]), "date").date_format == "epoch s"
+    assert force_kind("n", pd.Series(["3%", "many"]), "number") == Column(
+        "n", "number", "as asked; numbers in %", written_as_text=True, mixed=True, unit="%"
+    )
+    assert force_kind("n", pd.Series(["3", "4 kg", "5 m"]), "number").mixed
+    assert force_kind("n", pd.Series([1, 2]), "number").kind == "number"
+    assert force_kind("n", pd.Series([1, 2]), "category").kind == "category"
+    with pytest.raises(InvalidInputError, match=r"Expected numbers in the column n, as asked\. Got text such as 'a'"):
+        force_kind("n", pd.Series(["a", "b"]), "number")
+    with pytest.raises(InvalidInputError, match="Expected a format such as"):
+        force_kind("day", texts, "date", "%q")

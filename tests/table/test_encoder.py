@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.pipeline import make_pipeline
 
 from onsphere import InvalidInputError, NotFittedError
@@ -229,3 +230,78 @@ def test_an_unknown_category_is_none_of_the_known_ones(levels, new):
     kept = [level in encoder.levels_["x"] for level in levels]
     assert known[:, :-1].sum(axis=1).tolist() == [float(each) for each in kept]
     assert (known.sum(axis=1) == 1).all()
+
+
+# --- categories of many values ---
+
+
+def make_cities(n, seed, n_cities=60):
+    """Return cities with a level of their own each, and a target that depends on nothing else."""
+    rng = np.random.default_rng(seed)
+    levels = np.random.default_rng(99).normal(size=n_cities)
+    city = rng.integers(n_cities, size=n)
+    frame = pd.DataFrame({"city": [f"city {each}" for each in city], "x": rng.normal(size=n)})
+    return frame, levels[city] + 0.3 * rng.normal(size=n)
+
+
+def test_every_value_of_a_category_tells_something():
+    (X, y), (X_new, y_new) = make_cities(1500, 0), make_cities(1000, 1)
+    model = make_pipeline(TableEncoder(), ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0)).fit(X, y)
+    # The noise alone is 0.3. With columns for the twenty most frequent cities alone, the other forty look alike.
+    assert np.sqrt(np.mean((model.predict(X_new) - y_new) ** 2)) < 0.4
+    names = model[0].get_feature_names_out().tolist()
+    frequent = [place for place, name in enumerate(names) if name != "city by target 0"]
+    blind = ExtraTreesRegressor(50, min_samples_leaf=2, random_state=0).fit(model[0].transform(X)[:, frequent], y)
+    assert np.sqrt(np.mean((blind.predict(model[0].transform(X_new)[:, frequent]) - y_new) ** 2)) > 0.6
+    assert names[20:] == ["city is other", "city by target 0", "x"]
+    assert len(model[0].get_known_levels()["city"]) == 60
+    assert model[0].describe_encodings() == {
+        "city": "60 values placed by their mean target; a column for each of the 20 most frequent",
+        "x": "as it is",
+    }
+
+
+def test_no_row_sees_its_own_target():
+    # Values that tell nothing: placed by their own rows, they would seem to.
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"code": [f"c{each}" for each in rng.integers(200, size=600)]})
+    y = rng.normal(size=600)
+    encoder = TableEncoder([Column("code", "category")])
+    placed = encoder.fit_transform(X, y)[:, -1]
+    assert abs(np.corrcoef(placed, y)[0, 1]) < 0.12  # 3 standard errors
+    assert np.corrcoef(encoder.transform(X)[:, -1], y)[0, 1] > 0.4
+
+
+def test_a_value_that_was_not_seen_is_other_and_lies_in_the_middle():
+    X, y = make_cities(600, 0)
+    X.loc[:50, "city"] = None
+    encoder = TableEncoder().fit(X, y)
+    new = pd.DataFrame({"city": ["nowhere", "city 1", None], "x": 0.0})
+    other, place = encoder.transform(new)[:, -3:-1].T
+    assert other.tolist() == [1, 0, 0]
+    assert place[0] == 0
+    assert place[1] != 0
+    # Without targets, rare values have no place.
+    assert "city by target 0" not in TableEncoder().fit(X).get_feature_names_out()
+    assert TableEncoder().fit(X).get_known_levels() == {}
+
+
+def test_a_graph_places_values_too():
+    X, y = make_cities(400, 0)
+    X.loc[:20, "city"] = None
+    encoder = TableEncoder().fit(X, y)
+    graph = GraphBuilder()
+    rows, inputs = add_column_inputs(graph, encoder)
+    graph.add_output("numbers", rows.name, rows.dtype, [rows.shape[1]])
+    new = pd.concat([X, pd.DataFrame({"city": ["nowhere"], "x": [0.0]})], ignore_index=True)
+    [found] = open_session(graph.build({}).SerializeToString()).run(["numbers"], prepare_inputs(inputs, new))
+    np.testing.assert_allclose(found, encoder.transform(new), atol=1e-12)
+
+
+def test_many_targets_give_few_places():
+    X, y = make_cities(800, 0)
+    rng = np.random.default_rng(0)
+    targets = np.column_stack([y * scale for scale in rng.normal(size=30)] + [np.zeros(800)])
+    assert TableEncoder().fit(X, targets).places_["city"][1].shape == (60, 1)
+    constant = TableEncoder().fit_transform(X, np.zeros(800))
+    assert np.isfinite(constant).all()

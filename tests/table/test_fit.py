@@ -218,10 +218,12 @@ def test_tables_with_nothing_to_learn_are_rejected(change, words):
 def test_one_word_among_the_numbers_of_a_target_is_named():
     frame = simple()
     frame["y"] = frame["y"].round(3).astype(str)
-    frame.loc[17, "y"] = "unknown"
+    frame.loc[17, "y"] = "cheap"
     for task in ("auto", "regression"):
-        with pytest.raises(InvalidInputError, match=r"a number in the column y, row 17 .* Got the text 'unknown'"):
+        with pytest.raises(InvalidInputError, match=r"a number in the column y, row 17 .* Got the text 'cheap'"):
             fit_table(frame, ["y"], task=task)
+    frame.loc[17, "y"] = "unknown"
+    assert fit_table(frame, ["y"], backbone="kernel").notes[0] == "1 rows without y are left out"
     frame.loc[17, "y"] = "inf"
     with pytest.raises(InvalidInputError, match=r"number in the column y, row 17 .* Got the number inf"):
         fit_table(frame, ["y"])
@@ -529,3 +531,52 @@ def test_groups_and_time_need_enough_rows_and_a_time_in_each():
     table.loc[5, "day"] = np.nan
     with pytest.raises(InvalidInputError, match=r"a time in every row\. Got none in 1 of them.* row 5\. Fill"):
         fit_table(table, ["price"], backbone="kernel", time="day")
+
+
+# --- which rows are trained on, and which are measured ---
+
+
+def test_a_model_can_be_measured_on_other_rows_so_that_none_are_kept_out():
+    test = simple(40, seed=1).assign(y=lambda rows: rows["y"].where(rows.index != 3))
+    found = fit_table(simple(120), ["y"], backbone="kernel", frames="target", test=test)
+    assert (found.n_rows["train"], found.n_rows["test"], found.figures["rows"]) == (120, 39, 39)
+    assert "in the test rows, 1 rows without y are left out" in found.notes
+    assert found.measured_model is found.model
+    with pytest.raises(InvalidInputError, match=r"Expected the column\(s\) x in the test rows"):
+        fit_table(simple(120), ["y"], backbone="kernel", test=test.drop(columns="x"))
+
+
+def test_classes_can_be_measured_on_other_rows():
+    rows = simple(120).assign(y=lambda rows: np.where(rows["y"] > 0, "01", "02"))
+    test = simple(40, seed=1).assign(y=["01", "02"] * 19 + ["03", "03"])
+    found = fit_table(rows, ["y"], backbone="kernel", frames="target", test=test)
+    assert "in the test rows, 2 rows have a class the model was not fitted on: 03" in found.notes
+    assert found.figures["rows"] == 40
+
+
+def test_a_refit_trains_on_the_rows_kept_out_and_is_measured_before():
+    options = {"backbone": "kernel", "frames": "target"}
+    once, again = (fit_table(simple(600), ["y"], refit=refit, **options) for refit in (False, True))
+    assert again.figures == once.figures
+    assert (once.n_rows["train"], again.n_rows["train"]) == (360, 450)
+    assert again.n_rows["test"] == 120
+    assert again.measured_model._compute_share_seen(again.X_test, again.y_test) == 0
+    rows = simple(600)
+    shares = [each.model._compute_share_seen(rows[["x", "group"]], rows["y"].to_numpy()) for each in (once, again)]
+    assert shares == [0.6, 0.75]
+    assert any("fitted again on all rows" in note for note in again.notes)
+    # The model that is given out keeps its promise on new rows.
+    fresh = simple(1000, seed=2)
+    covered = evaluate(again.model, fresh[["x", "group"]], fresh["y"].to_numpy())["coverage"]
+    low, high = find_coverage_range(1000, 150, 0.9, level=0.01)
+    assert low <= covered <= high
+
+
+def test_rows_in_the_order_of_a_date_are_noticed():
+    rows = simple(60).assign(day=pd.date_range("2024-01-01", periods=60))
+    options = {"backbone": "kernel", "frames": "target"}
+    words = "the rows are in the order of day, and are split at random"
+    for ordered in (rows, rows[::-1].reset_index(drop=True)):
+        assert any(note.startswith(words) for note in fit_table(ordered, ["y"], **options).notes)
+    mixed = fit_table(rows.sample(60, random_state=0), ["y"], **options)
+    assert not any("in the order of" in note for note in mixed.notes)

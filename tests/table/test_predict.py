@@ -26,7 +26,7 @@ def fitted(houses):
 
 
 def predicted(found, path, tmp_path, name="out.csv", **options):
-    counts = predict_file(found.model, found.columns, path, tmp_path / name, targets=found.targets, **options)
+    counts, _ = predict_file(found.model, found.columns, path, tmp_path / name, targets=found.targets, **options)
     frame = read_table(tmp_path / name)
     assert counts == {"rows": len(frame), "accepted": int(frame["accepted"].sum())}
     return frame
@@ -152,6 +152,10 @@ def test_several_targets_have_columns_of_their_own(houses, tmp_path):
         "confidence",
         "accepted",
         "reason",
+        "lower_alone_price",
+        "lower_alone_tax",
+        "upper_alone_price",
+        "upper_alone_tax",
     ]
 
 
@@ -178,10 +182,8 @@ def test_without_a_threshold_nothing_is_accepted_or_rejected(houses, tmp_path):
     found = fit_table(houses(60, 0), ["price"], backbone="kernel")
     found.model.set_threshold(None)
     houses(10, 1).to_csv(tmp_path / "new.csv", index=False)
-    assert predict_file(found.model, found.columns, tmp_path / "new.csv", tmp_path / "out.csv") == {
-        "rows": 10,
-        "accepted": 0,
-    }
+    counts, unusual = predict_file(found.model, found.columns, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert (counts, unusual) == ({"rows": 10, "accepted": 0}, [])
     assert "accepted" not in read_table(tmp_path / "out.csv")
     found.model.calibration_ = None
     predict_file(found.model, found.columns, tmp_path / "new.csv", tmp_path / "out.csv")
@@ -194,7 +196,7 @@ def test_with_a_limit_on_novelty_the_reasons_are_counted(fitted, houses, tmp_pat
     new = houses(60, 1)
     new.loc[:20, "size"] = 9_000.0
     new.to_csv(tmp_path / "new.csv", index=False)
-    counts = predict_file(model, fitted.columns, tmp_path / "new.csv", tmp_path / "out.csv")
+    counts, _ = predict_file(model, fitted.columns, tmp_path / "new.csv", tmp_path / "out.csv")
     reasons = read_table(tmp_path / "out.csv")["reason"].fillna("").tolist()
     names = ("uncertain", "novel", "uncertain and novel")
     assert counts == {"rows": 60, "accepted": reasons.count("")} | {name: reasons.count(name) for name in names}

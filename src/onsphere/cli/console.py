@@ -2,31 +2,93 @@
 
 from __future__ import annotations
 
+import ast
+import errno
 import json
 import math
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from onsphere.errors import OnsphereError
-from onsphere.table import TableFit
+if TYPE_CHECKING:
+    from onsphere.table import TableFit
 
-__all__ = ["app", "print_figures", "print_files", "print_fit", "print_json", "print_message", "print_table", "spin"]
+__all__ = [
+    "app",
+    "print_figures",
+    "print_files",
+    "print_fit",
+    "print_interrupt",
+    "print_json",
+    "print_message",
+    "print_table",
+    "spin",
+]
+
+# The module of each command, which is imported when the command is used.
+_MODULES = {
+    "fit": "table",
+    "predict": "table",
+    "evaluate": "table",
+    "update": "update",
+    "report": "table",
+    "compare": "table",
+    "export": "deploy",
+    "monitor": "deploy",
+    "serve": "serve",
+    "new-key": "serve",
+    "demo": "info",
+    "info": "info",
+}
+_MOST_COLUMNS = 40  # that are listed one by one
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@cache
+def _load_command(name: str) -> Any:
+    """Import the module of a command, and return the command."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(getattr(import_module(f"onsphere.cli.{_MODULES[name]}"), name.replace("-", "_")))
+    return get_command(alone)
+
+
+def _summarize_command(name: str) -> Any:
+    """Return a command that only knows its name and what it does, read from the file without importing it."""
+    source = Path(__file__).with_name(f"{_MODULES[name]}.py").read_text(encoding="utf-8")
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    return TyperCommand(name, help=ast.get_docstring(functions[name.replace("-", "_")]))
 
 
 class _Commands(TyperGroup):
     """The commands; every failure ends in one sentence."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _load_command(cmd_name) if cmd_name in _MODULES else None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.get_command = lambda ctx, cmd_name: _summarize_command(cmd_name)
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            del self.get_command
 
     def main(self, *args: Any, **options: Any) -> Any:
         sys.exit(self._run(*args, **options))
@@ -36,21 +98,39 @@ class _Commands(TyperGroup):
             with warnings.catch_warnings():
                 warnings.showwarning = lambda message, *_, **__: print_message(message)
                 return super().main(*args, **{**options, "standalone_mode": False}) or 0
-        except OnsphereError as error:
-            return print_message(error, 2)
         except Exception as error:
-            usage = getattr(error, "format_message", None)  # an unknown option or command, and the like
-            fault = f"A fault of onsphere, please report it: {type(error).__name__}: {error}"
-            return print_message(usage(), 2) if usage else print_message(fault, 1)
+            return _explain(error)
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*args, **options)
+        except KeyboardInterrupt:
+            raise typer.Exit(print_interrupt()) from None
 
     def invoke(self, ctx: Any) -> Any:
         try:
             super().invoke(ctx)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            raise typer.Exit(print_message("Stopped. What was not finished was not written.", 130)) from None
+            raise typer.Exit(print_interrupt()) from None
         except BrokenPipeError:  # the reader of our output has closed it, as `head` does
             _discard(sys.stdout)
+
+
+def _explain(error: Exception) -> int:
+    """Print a sentence on an error, and return the exit code."""
+    from onsphere.errors import OnsphereError
+
+    usage = getattr(error, "format_message", None)  # an unknown option or command, and the like
+    if isinstance(error, OnsphereError) or usage:
+        return print_message(usage() if usage else error, 2)
+    if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+        _discard(sys.stdout)
+        return print_message(
+            f"Expected to write to standard output. Got: {error.strerror}. Free some space, or write to another place.",
+            2,
+        )
+    return print_message(f"A fault of onsphere, please report it: {type(error).__name__}: {error}", 1)
 
 
 def _discard(stream: TextIO) -> None:
@@ -66,11 +146,29 @@ def print_message(message: object, code: int = 0) -> int:
     return code
 
 
+def print_interrupt() -> int:
+    """Print that the user stopped the work, and return the exit code."""
+    return print_message("Stopped. What was not finished was not written.", 130)
+
+
 app = typer.Typer(cls=_Commands, help="An honest uncertainty for every prediction, in one pass.")
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from onsphere import __version__
+
+        print(f"onsphere {__version__}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def _print_help(context: typer.Context) -> None:
+def _print_help(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and stop.")
+    ] = False,
+) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -101,7 +199,14 @@ def _format_cell(value: Any) -> Text:
     """Return text as it is: the names of columns may hold what rich takes for markup."""
     if value is None:
         return Text("–")
-    return Text(f"{value:.4g}" if isinstance(value, float) else str(value))
+    return Text(_format_number(value) if isinstance(value, float) else str(value))
+
+
+def _format_number(value: float) -> str:
+    """Return a number with four digits, or all that come before the point."""
+    from onsphere.report.formatting import format_number
+
+    return format_number(value, digits=4).replace("−", "-")
 
 
 def print_json(values: Any) -> None:
@@ -124,8 +229,7 @@ _FRAMES = {"target": "target", "error": "error (noise)", "input": "input (novelt
 def print_fit(found: TableFit) -> None:
     """Print what `fit` found in a table and how good its model is."""
     print(f"{found.task}: {found.why}.")
-    columns = [{"column": column.name, "taken as": column.kind, "why": column.note} for column in found.columns]
-    print_table(columns, ["column", "taken as", "why"])
+    _print_columns(found)
     if found.candidates:
         names = dict.fromkeys(name for row in found.candidates for name in row)
         print_table(found.candidates, list(names), title=f"Backbones by cross-validation; taken: {found.backbone}")
@@ -135,30 +239,66 @@ def print_fit(found: TableFit) -> None:
         print(f"Note: {note}.")
 
 
+def _print_columns(found: TableFit) -> None:
+    """Print what each column was taken as; of many columns, only those that deserve a look."""
+    shown = found.columns
+    if len(shown) > _MOST_COLUMNS:
+        counts = Counter(column.kind for column in shown)
+        print(f"{len(shown):,} columns: {', '.join(f'{count:,} {kind}' for kind, count in counts.most_common())}.")
+        shown = [column for column in shown if column.note or column.kind == "category"][:_MOST_COLUMNS]
+    rows = [
+        {
+            "column": column.name,
+            "taken as": column.kind,
+            "why": column.note,
+            "learned as": found.encodings.get(column.name),
+        }
+        for column in shown
+    ]
+    if rows:
+        print_table(rows, ["column", "taken as", "why", "learned as"])
+    if any("say so" in column.note or "could be" in column.note for column in found.columns):
+        print("To say what a column holds: --number NAME, --category NAME, --date NAME=%d.%m.%Y or --ignore NAME.")
+
+
 def print_figures(figures: dict[str, Any], *, classes: bool) -> None:
-    """Print how good a model is on rows that it has not seen."""
+    """Print how good a model is, and first whether it was trained on the rows that it was measured on."""
+    from onsphere.evaluation import MOST_SEEN
+
+    seen = figures.get("trained_on", 0.0)
+    is_fresh = seen < MOST_SEEN
+    if not is_fresh:
+        print(
+            f"{seen:.0%} of these {figures['rows']:,} rows were trained on: the figures look better than they will be "
+            "on new rows, and promise nothing. Measure the model on other rows."
+        )
     low, high = figures["coverage_by_chance"]
     targets: dict[str, Any] = figures.get("targets", {})
 
     def show(error: float | None) -> str:
-        return "–" if error is None else f"{error:.1%} wrong" if classes else f"off by {error:.4g} on average"
+        return (
+            "–" if error is None else f"{error:.1%} wrong" if classes else f"off by {_format_number(error)} on average"
+        )
 
     rows = [
-        ("rows it has not seen", f"{figures['rows']:,}"),
+        ("rows it has not seen" if is_fresh else "rows", f"{figures['rows']:,}"),
         ("error", show(figures["error" if classes else "mean_error"])),
         *[(f"… of {name}", show(each["mean_absolute_error"])) for name, each in targets.items()],
-        *([] if classes else [("root mean square error", f"{figures['error']:.4g}")]),
+        *([] if classes else [("root mean square error", _format_number(figures["error"]))]),
         (
             f"{'sets' if classes else 'intervals'} hold the truth",
             f"{figures['coverage']:.1%} of {figures['coverage_asked']:.1%} asked",
         ),
-        ("… by chance between", f"{low:.1%} and {high:.1%}"),
+        *([("… by chance between", f"{low:.1%} and {high:.1%}")] if is_fresh else []),
         *[
             (f"… of {name}", f"{each['coverage']:.1%} of {each['rows']:,} rows")
             for name, each in figures.get("groups", {}).items()
         ],
-        ("classes in a set" if classes else "width of an interval", f"{figures['width']:.4g}"),
-        *[(f"… of {name}", f"{each['width']:.4g}") for name, each in targets.items()],
+        ("classes in a set" if classes else "width of an interval", _format_number(figures["width"])),
+        *[
+            (f"… of {name}", f"{_format_number(each['width'])} with all, {_format_number(each['width_alone'])} alone")
+            for name, each in targets.items()
+        ],
         ("Spearman of uncertainty and error", "–" if figures["spearman"] is None else f"{figures['spearman']:.2f}"),
     ]
     if "novel" in figures:

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onsphere.table import Column, read_table
-from onsphere.table.cells import Problem, import_pandas, parse_numbers, raise_problems, read_features, show_value
-from onsphere.table.columns import check_has
-from onsphere.table.prepare import drop_rows_without_target, split_target
+from onsphere.table import Column, prepare, read_table
+from onsphere.table.cells import import_pandas, read_features
 
-__all__ = ["KnownRows", "name_rows", "read_feature_rows", "read_known_rows", "restore_types"]
+__all__ = ["KnownRows", "name_rows", "name_targets", "read_feature_rows", "read_known_rows", "restore_types"]
 
 
 def read_feature_rows(path: Path, columns: list[Column], delimiter: str | None) -> Any:
@@ -22,12 +20,16 @@ def read_feature_rows(path: Path, columns: list[Column], delimiter: str | None) 
 
 
 class KnownRows(NamedTuple):
-    """Rows whose target is known, notes on the others, and the name of each row where a key gives it one."""
+    """Rows whose target is known, notes on the others, and the name of each row where a key gives it one.
+
+    `share_seen` is the share of the rows that the model was trained on, or that equal such rows.
+    """
 
     X: Any
     y: Any
     notes: list[str]
     names: list[str] | None
+    share_seen: float = 0.0
 
 
 def read_known_rows(
@@ -35,35 +37,13 @@ def read_known_rows(
 ) -> KnownRows:
     """Return the rows of a file whose target is known, as the model takes them."""
     targets, classes = summary["targets"], summary["task"] == "classification"
-    # Classes that are text stay text, even where those of this file could be numbers.
+    labels = model.classes_ if classes else None
     as_text = classes and model.classes_.dtype.kind == "U"
     read = [*columns, Column(targets[0], "category")] if as_text else columns
     frame = read_table(path, columns=read, delimiter=delimiter)
-    check_has(str(path), list(frame.columns), targets)
-    known, notes = drop_rows_without_target(frame, targets, as_text=as_text)
-    X, y = split_target(known, targets, columns, classes=classes)
-    if as_text:
-        y = y.astype(np.str_)
-    elif classes and y.dtype.kind not in "biu":
-        values = known[targets[0]]
-        numbers = parse_numbers(values)
-        row = int(np.argmax(numbers.isna() | (numbers != np.floor(numbers))))
-        expected = f"a class such as {model.classes_.tolist()[0]!r}"
-        problem = Problem(targets[0], row, expected, show_value(values.tolist()[row]))
-        advice = "Pass a file with the classes that the model was fitted on."
-        raise_problems([problem], index=values.index, source=str(path), advice=advice)
-    if classes:
-        notes += _note_unknown_classes(y, model.classes_)
-    return KnownRows(read_features(X, columns, source=str(path)), y, notes, name_rows(known, columns))
-
-
-def _note_unknown_classes(y: Any, classes: Any) -> list[str]:
-    unknown = y[~np.isin(y, classes)]
-    if len(unknown) == 0:
-        return []
-    names = [str(name) for name in np.unique(unknown).tolist()]
-    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-    return [f"{len(unknown):,} rows have a class the model was not fitted on: {shown}"]
+    known = prepare.read_known_rows(frame, targets, columns, labels=labels, source=str(path))
+    names = name_rows(known.frame, columns)
+    return KnownRows(known.X, known.y, known.notes, names, model._compute_share_seen(known.X, known.y))
 
 
 def name_rows(frame: Any, columns: list[Column]) -> list[str] | None:
@@ -73,6 +53,11 @@ def name_rows(frame: Any, columns: list[Column]) -> list[str] | None:
         return None
     text = frame[keys].astype(object).where(frame[keys].notna(), "–")
     return [" ".join(str(value) for value in row) for row in text.itertuples(index=False, name=None)]
+
+
+def name_targets(y: Any, targets: list[str]) -> Any:
+    """Return several targets as a DataFrame with their names, and a single one as it is."""
+    return y if y.ndim == 1 else import_pandas().DataFrame(y, columns=targets)
 
 
 def restore_types(features: Any, columns: list[Column]) -> Any:

@@ -15,20 +15,30 @@ from onsphere._internal.atomic_files import check_writable
 from onsphere._internal.validation import check_number, check_option
 from onsphere.calibration import TAILS
 from onsphere.cli.console import print_figures, print_files, print_fit, print_json, print_message, print_table, spin
-from onsphere.cli.model_rows import KnownRows, name_rows, read_feature_rows, read_known_rows, restore_types
+from onsphere.cli.model_rows import (
+    KnownRows,
+    name_rows,
+    name_targets,
+    read_feature_rows,
+    read_known_rows,
+    restore_types,
+)
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import InvalidInputError
 from onsphere.evaluation import evaluate as measure
-from onsphere.table import BACKBONES, Column, compare_table, describe_columns, fit_table, predict_file, read_table
+from onsphere.table import BACKBONES, Column, compare_table, fit_table, predict_file, read_table
 from onsphere.table.cells import read_features
-from onsphere.table.files import check_file
+from onsphere.table.encoder import find_ordinary_values
+from onsphere.table.files import SUFFIXES, check_file
 from onsphere.table.model_file import load_table_model
-from onsphere.table.predict import check_suffix
-from onsphere.table.prepare import TASKS
+from onsphere.table.predict import KEPT, check_suffix
+from onsphere.table.prepare import TASKS, choose_columns
 
 __all__ = ["choose_coverage", "compare", "evaluate", "fit", "predict", "read_levels", "report"]
 
-Data = Annotated[Path, typer.Argument(help="A table: CSV, Parquet or Arrow.", show_default=False)]
+Data = Annotated[
+    Path, typer.Argument(help="A table: CSV, Excel, Parquet or Arrow, zipped or not; - is stdin.", show_default=False)
+]
 Model = Annotated[Path, typer.Argument(help="What `onsphere fit --save` wrote.", show_default=False)]
 Target = Annotated[
     list[str], typer.Option("--target", "-t", help="The column to predict; repeat it for several.", show_default=False)
@@ -58,6 +68,8 @@ Seed = Annotated[int, typer.Option(help="A number that sets the split and the mo
 _Rule = AcceptShare | MaxErrorRate | Tolerance
 _FRAMES = ("all", "target")
 _COVERAGE = 0.9
+_MAX_NOVELTY = 0.5
+_MOST_UNUSUAL = 10  # columns that are named
 _FEWEST_REPORTED = 10  # rows that the model has not seen
 
 
@@ -89,7 +101,7 @@ def fit(
     ] = None,
     max_novelty: Annotated[
         float | None,
-        typer.Option(help="Reject rows that are more novel than this, from 0 to 1.", show_default=False),
+        typer.Option(help="Reject rows that are more novel than this, from 0 to 1.", show_default="0.5"),
     ] = None,
     novelty_false_alarm: Annotated[
         float | None,
@@ -123,7 +135,19 @@ def fit(
     ] = "none",
     key: Annotated[list[str] | None, typer.Option(help="A column that names rows; repeat it for several.")] = None,
     ignore: Ignore = None,
+    number: Annotated[list[str] | None, typer.Option(help="A column to read as numbers; repeat it.")] = None,
+    category: Annotated[list[str] | None, typer.Option(help="A column to read as categories; repeat it.")] = None,
+    date: Annotated[
+        list[str] | None, typer.Option(help="A column to read as dates, as NAME or NAME=%d.%m.%Y; repeat it.")
+    ] = None,
     shifted: Shifted = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(help="A table to measure the model on; then no rows are kept out for it.", show_default=False),
+    ] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Fit again on all rows once the model is measured, and save that model.")
+    ] = False,
     seed: Seed = 0,
     delimiter: Delimiter = None,
     quiet: Quiet = False,
@@ -134,16 +158,26 @@ def fit(
     check_option("fit", "--frames", frames, _FRAMES)
     _check_options("fit", task, coverage, seed)
     rule, novelty = _choose_rule(accept, tolerance, risk), _choose_novelty(max_novelty, novelty_false_alarm, frames)
-    inputs = [data, *([shifted] if shifted else [])]
+    kinds = _join_kinds(number, category, date)
+    inputs = [data, *(path for path in (shifted, test) if path)]
     if save is not None:
         check_writable(save, *inputs)
+        _check_no_table(save, "--save model.onsphere")
     if report is not None:
         check_writable(report, *inputs, *([save] if save else []))
-    if shifted is not None:
-        check_file(shifted)
+        _check_no_table(report, "--report report.html")
+    for path in inputs[1:]:
+        check_file(path)
+    if refit and test is not None:
+        raise InvalidInputError(
+            "Expected --refit or --test. Got both. With --test, no rows are kept out: leave --refit out."
+        )
     with spin("fit", hidden=quiet or as_json) as progress:
         progress("reading")
         frame = read_table(data, delimiter=delimiter)
+        other_rows = None
+        if test is not None:
+            other_rows = read_table(test, columns=_find_columns(frame, target, kinds), delimiter=delimiter)
         with _name_options(rule, novelty):
             found = fit_table(
                 frame,
@@ -159,6 +193,9 @@ def fit(
                 domain=_choose_domain(domain),
                 keys=key or (),
                 ignore=ignore or (),
+                kinds=kinds,
+                test=other_rows,
+                refit=refit,
                 random_state=seed,
                 on_progress=progress,
             )
@@ -175,10 +212,11 @@ def fit(
             found.model.save(save, summary=summary)
         if report is not None:
             progress("writing the report")
-            names = name_rows(frame.loc[found.X_test.index], found.columns)
+            measured_rows = frame if other_rows is None else other_rows
+            names = name_rows(measured_rows.loc[found.X_test.index], found.columns)
             rows = KnownRows(read_features(found.X_test, found.columns), found.y_test, [], names)
             options: Any = {"coverage": coverage, "shifted": other, "shifted_path": shifted}
-            _write_report(report, found.model, rows, found.columns, summary, data, **options)
+            _write_report(report, found.measured_model, rows, found.columns, summary, test or data, **options)
     if as_json:
         shown = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column
         print_json(shown | {"save": save, "report": report})
@@ -191,23 +229,72 @@ def fit(
 
 def predict(
     model: Model,
-    data: Data,
+    data: Annotated[
+        str, typer.Argument(help="A table, or a folder of tables, such as in/ or s3://bucket/in.", show_default=False)
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write: .csv, .parquet or .arrow.", show_default="stdout, as CSV")
+        str | None,
+        typer.Option(help="Where to write: .csv, .parquet or .arrow, or a folder.", show_default="stdout, as CSV"),
     ] = None,
     coverage: CoverageOfFit = None,
     tails: Tails = "symmetric",
     quantiles: Quantiles = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            help="keys, or all: write every column that the model was fitted on beside the answers.",
+            autocompletion=lambda: KEPT,
+        ),
+    ] = "keys",
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Write the probability of every class.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what is unusual about rows, and which columns drive rejected ones.")
+    ] = False,
     delimiter: Delimiter = None,
+    engine: Annotated[
+        str, typer.Option(help="For a folder: local, all cores of this machine, or ray, a cluster.")
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.", show_default="a new one here")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="For a folder: how many files at once.", show_default="one on each core")
+    ] = None,
+    on_error: Annotated[
+        str, typer.Option(help="For a folder: stop at a file that cannot be read, or skip it.")
+    ] = "stop",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict each row of a table, with its uncertainty, noise, novelty, interval, and whether to accept it."""
     check_option("predict", "--tails", tails, TAILS)
+    check_option("predict", "--keep", keep, KEPT)
     levels = read_levels(quantiles)
+    for_folders: Any = {"engine": engine, "address": address, "n_workers": workers, "on_error": on_error}
+    if "://" in data or Path(data).is_dir():
+        from onsphere.cli.folder import predict_folder
+
+        for_files = {
+            "--tails": tails != "symmetric",
+            "--quantiles": quantiles,
+            "--keep": keep != "keys",
+            "--probabilities": probabilities,
+            "--explain": explain,
+            "--delimiter": delimiter,
+        }
+        _refuse(for_files, "a single file", f"the folder {data}")
+        predict_folder(model, data, out, coverage=coverage, quiet=quiet, as_json=as_json, **for_folders)
+        return
+    given = {
+        "--engine": engine != "local",
+        "--address": address,
+        "--workers": workers,
+        "--on-error": on_error != "stop",
+    }
+    _refuse(given, "a folder", f"the file {data}")
     if out is not None:
         check_writable(out, model, data)
-        check_suffix(out)
+        check_suffix(Path(out))
     elif quiet or as_json:
         raise InvalidInputError(
             f"Expected --out with --{'json' if as_json else 'quiet'}, which prints no predictions. Got none. "
@@ -218,7 +305,7 @@ def predict(
     # Where predictions go to a terminal, a line that moves would get between them.
     hidden = quiet or as_json or (out is None and sys.stdout.isatty())
     with spin("predict", hidden=hidden) as progress:
-        counts = predict_file(
+        found = predict_file(
             fitted,
             columns,
             data,
@@ -228,15 +315,30 @@ def predict(
             tails=tails,
             quantiles=levels,
             delimiter=delimiter,
+            ordinary=find_ordinary_values(fitted, summary, columns),
+            keep=keep,
+            probabilities=probabilities,
+            explain=explain,
             on_progress=lambda n_rows: progress(f"{n_rows:,} rows"),
         )
+    counts, unusual = found.counts, found.unusual
     if as_json:
-        print_json(counts | {"out": out})
-    elif out is not None and not quiet:
-        n_rows, n_accepted, *rejected = counts.values()
-        reasons = [f"{count:,} {name}" for name, count in zip(list(counts)[2:], rejected, strict=True) if count]
-        why = f"; rejected: {', '.join(reasons)}" if reasons else ""
-        print(f"{n_rows:,} rows, {n_accepted:,} accepted{why}. Written to {out}")
+        print_json(counts | {"unusual": [each.to_dict() for each in unusual], "out": out})
+    elif not quiet:
+        if out is not None:
+            n_rows, n_accepted, *rejected = counts.values()
+            reasons = [f"{count:,} {name}" for name, count in zip(list(counts)[2:], rejected, strict=True) if count]
+            why = f"; rejected: {', '.join(reasons)}" if reasons else ""
+            print(f"{n_rows:,} rows, {n_accepted:,} accepted{why}. Written to {out}")
+        for each in [each for each in unusual if each.deserves_a_look][:_MOST_UNUSUAL]:
+            print_message(f"{each}.")
+
+
+def _refuse(given: dict[str, Any], needed: str, got: str) -> None:
+    """Refuse options that are given and do not apply."""
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise InvalidInputError(f"Expected {needed} with {' and '.join(names)}. Got {got}. Leave the option out.")
 
 
 def evaluate(
@@ -255,6 +357,7 @@ def evaluate(
         rows = read_known_rows(data, fitted, summary, columns, delimiter)
         progress(f"{len(rows.y):,} rows")
         figures = measure(fitted, rows.X, rows.y, coverage=share, targets=summary["targets"])
+        figures["trained_on"] = rows.share_seen
     if as_json:
         print_json(figures)
     elif not quiet:
@@ -275,6 +378,7 @@ def report(
 ) -> None:
     """Write an HTML page on how good a model is on a table with known targets that it has not seen."""
     check_writable(out, model, data, *([shifted] if shifted else []))
+    _check_no_table(out, "--out report.html")
     fitted, summary, columns = load_table_model(model)
     share = choose_coverage(coverage, summary)
     with spin("report", hidden=quiet or as_json) as progress:
@@ -313,8 +417,7 @@ def compare(
         frame = read_table(data, delimiter=delimiter)
         other = None
         if shifted is not None:
-            left_out = {*target, *(ignore or ())}
-            columns = [column for column in describe_columns(frame) if column.name not in left_out]
+            columns = [column for column in _find_columns(frame, target, {}) if column.name not in (ignore or ())]
             other = read_feature_rows(shifted, columns, delimiter)
         progress("fitting all methods")
         options: Any = {"task": task, "coverage": coverage, "ignore": ignore or (), "random_state": seed}
@@ -325,6 +428,36 @@ def compare(
         print_table(result.rows, result.columns, title=f"{data.name}: {', '.join(target)}")
         for name, message in result.failures.items():
             print_message(f"{name} failed: {message}")
+
+
+def _check_no_table(path: Path, example: str) -> None:
+    """Check that a file which is no table does not get the name of one, and so take its place."""
+    if any(suffix.lower() in (*SUFFIXES, ".xlsx", ".zip") for suffix in path.suffixes[-2:]):
+        raise InvalidInputError(
+            f"Expected a name that is not that of a table, which would be overwritten. Got {path}. Choose another "
+            f"name, for example {example}."
+        )
+
+
+def _find_columns(frame: Any, targets: list[str], kinds: dict[str, str]) -> list[Column]:
+    """Return the columns that a second table is to be read by: those of the first; wrong names are found by the fit."""
+    named = [name for name in targets if name in frame.columns]
+    return choose_columns(frame, named, kinds={name: kind for name, kind in kinds.items() if name in frame.columns})
+
+
+def _join_kinds(numbers: list[str] | None, categories: list[str] | None, dates: list[str] | None) -> dict[str, str]:
+    """Return what each column is to be read as."""
+    named = [(name, "number") for name in numbers or ()] + [(name, "category") for name in categories or ()]
+    for each in dates or ():
+        name, mark, date_format = each.partition("=")
+        named.append((name, f"date{mark}{date_format}"))
+    kinds = dict(named)
+    if len(kinds) < len(named):
+        repeated = next(name for name in kinds if sum(each == name for each, _ in named) > 1)
+        raise InvalidInputError(
+            f"Expected {repeated} once among --number, --category and --date. Got it more than once. Choose one."
+        )
+    return kinds
 
 
 def _check_options(command: str, task: str, coverage: float, seed: int) -> None:
@@ -387,7 +520,7 @@ def _choose_rule(accept: float | None, tolerance: float | None, risk: float | No
 
 def _choose_novelty(largest: float | None, false_alarm: float | None, frames: str) -> Novelty | None:
     if largest is None and false_alarm is None:
-        return None
+        return None if frames == "target" else Novelty(max=_MAX_NOVELTY)
     if largest is not None and false_alarm is not None:
         raise InvalidInputError(
             "Expected --max-novelty or --novelty-false-alarm. Got both. Choose how novel rows are to be rejected."
@@ -463,12 +596,13 @@ def _write_report(
     write_report(
         model,
         restore_types(rows.X, columns),
-        rows.y,
+        name_targets(rows.y, summary["targets"]),
         path,
         title=f"{', '.join(summary['targets'])} from {Path(str(summary.get('data', 'a table'))).name}",
         target_name=", ".join(summary["targets"]),
         coverage=coverage,
         row_names=rows.names,
+        share_seen=rows.share_seen,
         X_shifted=None if shifted is None else restore_types(shifted, columns),
         shifted_name=None if shifted_path is None else shifted_path.name,
         facts={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -51,6 +51,10 @@ class ColumnChange:
         """Whether the change is more than chance: a column that did not move looks so once in 100,000 looks."""
         return self.strength > _MOVED
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as plain values."""
+        return asdict(self) | {"moved": self.moved}
+
     def __str__(self) -> str:
         if self.category is not None:
             return f"{self.column}: share of {self.category!r} changed by {self.distance:.0%}"
@@ -87,30 +91,57 @@ class Window:
     def reset(self) -> None:
         """Forget the stream."""
         self.rows: dict[str, list[Any]] = {name: [] for name in self.reference}
+        self.alarm_rows: dict[str, list[Any]] | None = None
 
     def add(self, X: Any) -> None:
         """Check rows against the reference, keep them, and drop the oldest."""
-        new = read_rows(X, self.reference, self.size)
+        new = read_rows(X, self.reference, len(X) if self._is_filling else self.size)
+        if self.alarm_rows is not None and self._is_filling:
+            self.alarm_rows = {name: (old + new[name])[: self.size] for name, old in self.alarm_rows.items()}
         self.rows = {name: (old + new[name])[-self.size :] for name, old in self.rows.items()}
 
+    @property
+    def _is_filling(self) -> bool:
+        return self.alarm_rows is not None and len(next(iter(self.alarm_rows.values()))) < self.size
+
+    def keep_from(self, before: dict[str, list[Any]], X: Any, n_back: int) -> None:
+        """Keep the rows since the change: the last ones before X, counted back from its first row, and X itself.
+
+        Parameters
+        ----------
+        before : dict
+            The rows that were kept before X.
+        X : the rows in which the alarm was raised
+        n_back : int
+            How many rows before X the change began; negative within X.
+        """
+        new = read_rows(X, self.reference, len(X))
+        self.alarm_rows = {
+            name: ((old[-n_back:] if n_back > 0 else []) + new[name][max(-n_back, 0) :])[: self.size]
+            for name, old in before.items()
+        }
+
     def compare(self) -> list[ColumnChange]:
-        """Return the change of each column, the largest first."""
-        if not any(self.rows.values()):
+        """Return the change of each column, the largest first: of the rows since the alarm began, or of the last."""
+        rows = self.rows if self.alarm_rows is None else self.alarm_rows
+        if not any(rows.values()):
             raise InvalidInputError(
                 "compare_columns needs rows of the stream. Got none yet. Call observe(X, assessment) first."
             )
-        changes = [_compare_column(name, summary, self.rows[name]) for name, summary in self.reference.items()]
+        changes = [_compare_column(name, summary, rows[name]) for name, summary in self.reference.items()]
         return sorted(changes, key=lambda change: (-change.distance, -abs(change.shift or 0.0), change.column))
 
     def state(self) -> dict[str, Any]:
         """Return plain numbers, texts and lists."""
-        return {"size": self.size, "reference": self.reference, "rows": self.rows}
+        return {"size": self.size, "reference": self.reference, "rows": self.rows, "alarm_rows": self.alarm_rows}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """Continue from what `state` returned."""
         window = cls(int(state["size"]), dict(state["reference"]))
         window.rows = {name: list(state["rows"][name]) for name in window.reference}
+        kept = state.get("alarm_rows")  # which older states do not have
+        window.alarm_rows = None if kept is None else {name: list(kept[name]) for name in window.reference}
         return window
 
 

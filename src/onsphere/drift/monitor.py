@@ -156,6 +156,7 @@ class DriftMonitor:
         self._window = None if reference is None else Window(int(window), reference)
         self.alarmed_at: int | None = None
         self.alarmed_by: str | None = None
+        self._lows: dict[str, tuple[float, int]] = dict.fromkeys(self._games, (0.0, 0))
 
     @property
     def alarm(self) -> bool:
@@ -199,6 +200,7 @@ class DriftMonitor:
         played = {name: game.update(scores[name]) for name, game in self._games.items()}
         evidence = {name: capital - math.log(len(played)) for name, (_, capital) in played.items()}
         log_capital = np.max([*evidence.values()], axis=0)
+        self._find_lows(evidence)
         reached = log_capital >= -math.log(self.alpha)
         if self.alarmed_at is None and reached.any():
             first = int(reached.argmax())
@@ -213,6 +215,23 @@ class DriftMonitor:
             p_values.get("anchor_residual"),
             {SCORES[name]: capital for name, capital in evidence.items()},
         )
+
+    def _find_lows(self, evidence: dict[str, Floats]) -> None:
+        """Remember after which row the capital of each game was lowest: a change before an alarm begins about there."""
+        if self.alarm:
+            return
+        for name, capital in evidence.items():
+            n_before = self.n_seen - len(capital)
+            until = capital if (first := _find_first(capital >= -math.log(self.alpha))) is None else capital[:first]
+            if len(until) and until.min() <= self._lows[name][0]:
+                place = len(until) - 1 - int(until[::-1].argmin())
+                self._lows[name] = float(until[place]), n_before + place + 1
+
+    @property
+    def changed_at(self) -> int | None:
+        """Return about which row the change began that raised the alarm: after the evidence of it was lowest."""
+        names = [name for name, title in SCORES.items() if title == self.alarmed_by]
+        return self._lows[names[0]][1] + 1 if names else None
 
     def _check_watched(self, given: set[str]) -> None:
         """Check that these are the scores which the monitor watches."""
@@ -243,12 +262,18 @@ class DriftMonitor:
                 "update(uncertainty)."
             )
         with restore_on_error(window):
+            before, was_alarmed, n_before = window.rows, self.alarm, self.n_seen
             window.add(X)
             check_same_length(X, assessment.uncertainty)
-            return self.update(assessment)
+            update = self.update(assessment)
+            if self.changed_at is not None and not was_alarmed:
+                window.keep_from(before, X, n_before - self.changed_at + 1)
+            return update
 
     def compare_columns(self) -> list[ColumnChange]:
-        """Compare the last `window` rows that were observed with the reference; the column that moved most is first.
+        """Compare rows that were observed with the reference; the column that moved most is first.
+
+        After an alarm these are the `window` rows from where the evidence began to grow, and otherwise the last ones.
 
         These are only hints: a column may move without harm, and rows may become unusual by a combination of columns
         that each did not move.
@@ -274,6 +299,7 @@ class DriftMonitor:
         if self._window is not None:
             self._window.reset()
         self.alarmed_at = self.alarmed_by = None
+        self._lows = dict.fromkeys(self._games, (0.0, 0))
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to continue later, as plain values that JSON can hold; its size does not grow."""
@@ -283,6 +309,7 @@ class DriftMonitor:
             "alarmed_at": self.alarmed_at,
             "alarmed_by": self.alarmed_by,
             "games": {name: game.state() for name, game in self._games.items()},
+            "lows": self._lows,
             "window": None if self._window is None else self._window.state(),
         }
 
@@ -301,6 +328,8 @@ class DriftMonitor:
             monitor._games = {name: Evidence.from_state(games[name]) for name in SCORES if name in games}
             if "uncertainty" not in games or len(monitor._games) < len(games):
                 raise InvalidInputError(f"it has games on {', '.join(games)}")
+            lows = state.get("lows", {})  # which older states do not have
+            monitor._lows = {name: (float(lows[name][0]), int(lows[name][1])) if lows else (0.0, 0) for name in games}
             monitor._window = None if state["window"] is None else Window.from_state(state["window"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(
@@ -329,6 +358,10 @@ def _find_scores(source: Any) -> dict[str, Any]:
         return {}
     novelty = {} if source.missed is None else {"missed": source.missed}
     return {"calibration": source.uncertainty, **novelty}
+
+
+def _find_first(is_true: Any) -> int | None:
+    return int(is_true.argmax()) if is_true.any() else None
 
 
 def _read_games(state: dict[str, Any]) -> tuple[dict[str, Any], str | None]:

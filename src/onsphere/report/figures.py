@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["show_figures"]
 
 # At most so many points are drawn, points of a curve are in a CSV file, and outputs have a picture of their intervals.
-MOST_POINTS, MOST_CURVE_POINTS, MOST_OUTPUTS = 2_000, 500, 4
+MOST_POINTS, MOST_CURVE_POINTS, MOST_OUTPUTS = 2_000, 500, 50
 # A bin should hold about thirty rows, or its mean is noise.
 FEWEST_BINS, ROWS_PER_BIN = 5, 30
 

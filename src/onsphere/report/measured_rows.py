@@ -22,7 +22,7 @@ from onsphere._internal.validation import (
 from onsphere.assessment import Assessment
 from onsphere.calibration import RegressionCalibration, root_mean_square
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.evaluation import find_covered, find_row_groups
+from onsphere.evaluation import MOST_SEEN, find_covered, find_row_groups
 from onsphere.metrics._checks import pick_evenly
 from onsphere.models.base import CalibratedModel
 from onsphere.models.novelty import compute_novelty
@@ -84,7 +84,9 @@ class MeasuredRows:
     coverage: float
     n_calibration: int
     pit: Floats | None = None  # of shape (n, D), for numbers whose calibration has the signs of errors
+    alone: Floats | None = None  # intervals of each output by itself, (n, D, 2), if there are several
     n_left_out: int = 0  # rows without a finite prediction
+    share_seen: float = 0.0  # of the rows, which the model was trained on, or which equal such rows
     limits_novelty: bool = False  # whether rows are rejected for their novelty alone
     max_novelty: float = 0.0  # the largest that is accepted, or 0
     share_novel_before: float = 0.0  # of the calibration rows
@@ -98,6 +100,11 @@ class MeasuredRows:
     def is_class(self) -> bool:
         """Return whether the target is a class."""
         return self.assessment.prediction_set is not None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Return whether the figures say something about new rows: hardly any of these was trained on."""
+        return self.share_seen < MOST_SEEN
 
     @property
     def confidence(self) -> Floats:
@@ -127,15 +134,26 @@ class MeasuredRows:
         return read_features(self.frame)
 
 
-def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: Any, row_names: Any) -> MeasuredRows:
+def measure_rows(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    coverage: float,
+    target_name: Any,
+    row_names: Any,
+    share_seen: float | None = None,
+) -> MeasuredRows:
     """Assess rows with known targets, and keep those with a finite prediction.
 
-    Others lie so far from the training rows that the model has no finite number for them.
+    Others lie so far from the training rows that the model has no finite number for them. Unless it is given, the
+    share of rows that the model was trained on is found by comparing them.
     """
     if not isinstance(model, CalibratedModel):
         raise InvalidTypeError(
             f"{OWNER} needs a fitted and calibrated model of onsphere. Got {model!r}. "
-            "Wrap a plain regressor as HCMRegressor(model), then fit and calibrate it."
+            "Wrap a plain regressor as HCMRegressor(model), then fit and calibrate it; of a CalibratedNetwork, pass "
+            "its model and the rows that read_rows returns."
         )
     n_calibration = int(model._require_calibration(OWNER).effective_size)
     check_number(OWNER, "coverage", coverage, above=0, below=1)
@@ -163,7 +181,9 @@ def measure_rows(model: Any, X: Any, y: Any, *, coverage: float, target_name: An
         coverage=coverage,
         n_calibration=n_calibration,
         pit=_find_places(model, X, target, keep),
+        alone=_predict_alone(model, X, coverage, keep) if len(output_names) > 1 else None,
         n_left_out=int(np.sum(~keep)),
+        share_seen=model._compute_share_seen(X, y) if share_seen is None else share_seen,
         **_describe_novelty(model),
         **_describe_groups(model, X, y, keep),
     )
@@ -184,6 +204,11 @@ def _find_places(model: Any, X: Any, target: Any, keep: NDArray[np.bool_]) -> Fl
     distribution = model.predict_distribution(X)
     # Drawn within the steps of a distribution, so that whole numbers are not taken for a fault.
     return as_columns(distribution.pit(target[:, 0] if distribution.is_flat else target, random_state=0))[keep]
+
+
+def _predict_alone(model: Any, X: Any, coverage: float, keep: NDArray[np.bool_]) -> Floats:
+    """Return the intervals that hold each output by itself."""
+    return model.predict_interval(X, coverage=coverage, simultaneous=False)[keep]
 
 
 def _describe_novelty(model: Any) -> dict[str, Any]:

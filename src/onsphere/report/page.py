@@ -23,7 +23,7 @@ from onsphere.report.figures import show_figures
 from onsphere.report.formatting import format_percent, shorten
 from onsphere.report.measured_rows import MOST_FEATURES, OWNER, UNNAMED, MeasuredRows, measure_rows
 from onsphere.report.noise_novelty import show_noise_and_novelty
-from onsphere.report.row_groups import rank_columns, show_group_coverage, show_least_trusted
+from onsphere.report.row_groups import list_low_groups, rank_columns, show_group_coverage, show_least_trusted
 from onsphere.report.shift import show_shift
 from onsphere.report.summary import summarize
 
@@ -44,6 +44,7 @@ def write_report(
     shifted_name: str | None = None,
     row_names: Any = None,
     facts: Mapping[str, Any] | None = None,
+    share_seen: float | None = None,
 ) -> Path:
     """Write one HTML file on what a model does and how far to trust it; the page needs no network and no script.
 
@@ -72,6 +73,9 @@ def write_report(
         By default the index of the frame, or 0, 1, ….
     facts : mapping of str to str, optional
         More lines for the table of how the report was made.
+    share_seen : float in [0, 1], optional
+        The share of the rows that the model was trained on, where it is known; by default found by comparing them.
+        Where it is above 1 %, the page says so first, and calls no figure a promise.
 
     Returns
     -------
@@ -99,7 +103,9 @@ def write_report(
     from jinja2 import Environment, StrictUndefined
 
     file = _check_path(path)
-    rows = measure_rows(model, X, y, coverage=coverage, target_name=target_name, row_names=row_names)
+    rows = measure_rows(
+        model, X, y, coverage=coverage, target_name=target_name, row_names=row_names, share_seen=share_seen
+    )
     group_names, checked_facts = _check_groups(groups, rows), _check_facts(facts)
     ranked = rank_columns(rows)
     # The columns by which confidence differs most come first; those without groups come last.
@@ -125,7 +131,7 @@ def write_report(
         coverage=format_percent(coverage),
         has_novelty=rows.assessment.novelty is not None,
         sections=[*sections, _describe_origin(model, rows, checked_facts)],
-        **summarize(rows),
+        **summarize(rows, low_groups=list_low_groups(rows, ranked, group_names)),
     )
     with write_atomically(file) as part:
         part.write_bytes(text.encode("utf-8", errors="replace"))

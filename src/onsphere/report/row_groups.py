@@ -23,13 +23,21 @@ from onsphere.report.formatting import choose_number_format, format_number, form
 from onsphere.report.measured_rows import CHANCE_LEVEL, FEWEST_ROWS, Feature, MeasuredRows, read_feature
 from onsphere.report.summary import format_mean_error
 
-__all__ = ["MOST_LEVELS", "Grouping", "group_rows", "rank_columns", "show_group_coverage", "show_least_trusted"]
+__all__ = [
+    "MOST_LEVELS",
+    "Grouping",
+    "group_rows",
+    "list_low_groups",
+    "rank_columns",
+    "show_group_coverage",
+    "show_least_trusted",
+]
 
 # A category with more levels keeps the most frequent ones; the others become one group.
 MOST_LEVELS = 10
 # A column with at most so many values is grouped by value, and any other number by its quartiles.
 FEW_VALUES = 5
-_TRUE_CLASS = "true class"
+_TRUE_CLASS, _PREDICTED = "true class", "predicted value"
 # Columns that are drawn, and groups in the table.
 MOST_SHOWN, MOST_GROUPS = 6, 10
 
@@ -195,25 +203,13 @@ def _make_group_table(rows: MeasuredRows, groups: list[tuple[float, Grouping, in
 def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[str] | None) -> Section:
     """Return the coverage of each group: by the named columns, or by those where it differs most."""
     anchor, title = "groups", "Does the promise hold for every group?"
-    if names is None:
-        examined = ranked
-        shown = sorted(ranked, key=lambda grouping: _coverage_p_value(rows, grouping))
-        if rows.is_class:
-            classes = np.array([str(label) for label in rows.target.tolist()], dtype=object)
-            by_class = group_rows(Feature(_TRUE_CLASS, "category", classes))
-            examined, shown = [by_class, *ranked], [by_class, *shown]
-        shown = shown[:MOST_SHOWN]
-    else:
-        columns = {str(name): rows.frame.iloc[:, place] for place, name in enumerate(rows.frame.columns)}
-        shown = examined = [group_rows(read_feature(name, columns[name])) for name in names]
+    shown, means, n_groups = _measure_groups(rows, ranked, names)
     if not shown:
         return Section(anchor, title, ["No column splits these rows into groups."])
-    n_groups = sum(len(grouping.labels) for grouping in examined)
-    means = [_average_coverage(rows, grouping, CHANCE_LEVEL / n_groups) for grouping in shown]
     # One axis for all, so that the pictures can be compared.
     start = min([rows.coverage, *(float(each.low.min()) for each in means)])
     limits = (max(np.floor(10 * start - 0.2) / 10, 0.0), 1.01)
-    pictures, too_low = [], []
+    pictures: list[Picture] = []
     for grouping, each in zip(shown, means, strict=True):
         lowest = int(np.argmin(each.mean))
         share = float(each.mean[lowest])
@@ -222,12 +218,12 @@ def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[
         reading = f"Lowest: {grouping.labels[lowest]}, with {format_percent(share)} covered, {chance}."
         name = f"coverage-{len(pictures) + 1}"
         pictures.append(_draw_means(grouping, each, name, reading, line=rows.coverage, limits=limits))
-        too_low += [(grouping.name, grouping.labels[place]) for place in np.flatnonzero(each.is_bad)]
+    too_low = _name_low_groups(shown, means)
     paragraphs = [
         f"Over all rows {format_percent(float(np.mean(rows.is_covered)))} are covered, {format_percent(rows.coverage)} "
         "were promised (the dashed line). A bar is where the share of the group may lie by chance (95\u202f%): if it "
         "reaches the line, the group agrees with the promise.",
-        f"Covered too rarely, by more than chance: {'; '.join(f'{shorten(name)}: {label}' for name, label in too_low)}."
+        f"Covered too rarely, by more than chance: {'; '.join(too_low)}."
         if too_low
         else f"No group shown is covered less often than chance allows among {n_groups:,} groups.",
     ]
@@ -236,13 +232,54 @@ def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[
             " These are the columns where coverage differs most, so a few bars that miss the line are to be expected."
         )
     if too_low and rows.groups is None:
-        paragraphs.append(_name_cure(too_low[0][0]))
+        first = next(grouping for grouping, each in zip(shown, means, strict=True) if each.is_bad.any())
+        paragraphs.append(_name_cure(first.name))
     return Section(anchor, title, paragraphs, pictures, _make_calibrated_table(rows))
+
+
+def list_low_groups(rows: MeasuredRows, ranked: list[Grouping], names: list[str] | None) -> list[str]:
+    """Return the groups on the page that are covered too rarely, by more than chance."""
+    shown, means, _ = _measure_groups(rows, ranked, names)
+    return _name_low_groups(shown, means)
+
+
+def _name_low_groups(shown: list[Grouping], means: list[_Means]) -> list[str]:
+    return [
+        f"{shorten(grouping.name)}: {grouping.labels[place]}"
+        for grouping, each in zip(shown, means, strict=True)
+        for place in np.flatnonzero(each.is_bad)
+    ]
+
+
+def _measure_groups(
+    rows: MeasuredRows, ranked: list[Grouping], names: list[str] | None
+) -> tuple[list[Grouping], list[_Means], int]:
+    """Return the groupings to show, their coverage, and how many groups there are in all that were looked at."""
+    if names is None:
+        by_answer = _group_by_answer(rows)
+        examined = [*by_answer, *ranked]
+        shown = [*by_answer, *sorted(ranked, key=lambda grouping: _coverage_p_value(rows, grouping))][:MOST_SHOWN]
+    else:
+        columns = {str(name): rows.frame.iloc[:, place] for place, name in enumerate(rows.frame.columns)}
+        shown = examined = [group_rows(read_feature(name, columns[name])) for name in names]
+    n_groups = sum(len(grouping.labels) for grouping in examined)
+    return shown, [_average_coverage(rows, grouping, CHANCE_LEVEL / n_groups) for grouping in shown], n_groups
+
+
+def _group_by_answer(rows: MeasuredRows) -> list[Grouping]:
+    """Return the rows by their true class, or by the number that is predicted for them if it is one."""
+    if rows.is_class:
+        classes = np.array([str(label) for label in rows.target.tolist()], dtype=object)
+        return [group_rows(Feature(_TRUE_CLASS, "category", classes))]
+    value = np.asarray(rows.assessment.value, dtype=np.float64).reshape(len(rows), -1)
+    if value.shape[1] > 1 or np.ptp(value) == 0:
+        return []
+    return [group_rows(Feature(_PREDICTED, "number", value[:, 0]))]
 
 
 def _name_cure(column: str) -> str:
     """Return which groups to calibrate by themselves."""
-    name = "class" if column == _TRUE_CLASS else column
+    name = {_TRUE_CLASS: "class", _PREDICTED: "prediction"}.get(column, column)
     return (
         f"To cover every group of {shorten(column)} as promised, calibrate the model with groups={name!r}: each "
         "group then has intervals or sets of its own width."

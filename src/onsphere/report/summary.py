@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,22 @@ __all__ = ["format_mean_error", "summarize"]
 # The uncertainty is a clear guide to the errors from the first value on, and a loose guide from the second on: of the
 # AUROC for classes (True), and of the rank correlation for numbers (False).
 _GUIDE_LEVELS = {True: (0.8, 0.65), False: (0.3, 0.1)}
+_MOST_NAMED = 3  # groups in a verdict
 _KINDS = {"number": "of numbers", "category": "of categories", "boolean": "of yes/no", "date": "of dates"}
 
 
-def summarize(rows: MeasuredRows) -> dict[str, Any]:
-    """Return the parts of the page that come before its sections."""
+def summarize(rows: MeasuredRows, *, low_groups: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the parts of the page that come before its sections; `low_groups` are covered too rarely."""
     return {
         "headline": _write_headline(rows),
         "tiles": _make_tiles(rows),
         "about": _describe_model(rows),
-        "verdicts": [_judge_error(rows), _judge_coverage(rows), _judge_ranking(rows), _judge_threshold(rows)],
+        "verdicts": [
+            _judge_error(rows),
+            _judge_coverage(rows, low_groups),
+            _judge_ranking(rows),
+            _judge_threshold(rows),
+        ],
         "outputs": _make_output_tables(rows),
     }
 
@@ -54,7 +61,14 @@ def _write_headline(rows: MeasuredRows) -> str:
         if len(rows.output_names) > 1:
             inside = f"for {covered} of the rows, all outputs lie inside their intervals, {promised} promised"
         text = f"predictions are off by {error} on average; {inside} (chance alone gives {low} to {high})."
-    return f"On {len(rows):,} rows it has not seen, {text} {_describe_acceptance(rows)}".strip()
+    acceptance = _describe_acceptance(rows)
+    if rows.is_fresh:
+        return f"On {len(rows):,} rows it has not seen, {text} {acceptance}".strip()
+    seen = (
+        f"{format_percent(rows.share_seen)} of these {len(rows):,} rows were trained on, so its figures look better "
+        "than they will be on new rows, and promise nothing."
+    )
+    return f"{seen} Here {text} {acceptance}".strip()
 
 
 def _find_chance_range(rows: MeasuredRows) -> tuple[float, float]:
@@ -116,8 +130,9 @@ def _make_tiles(rows: MeasuredRows) -> list[Tile]:
     _, guess = _measure_guess(rows)
     guessing = f"{guess} by guessing the {'most common class' if rows.is_class else 'middle'}"
     covered = format_percent(float(np.mean(rows.is_covered)))
+    seen = "which the model has not seen" if rows.is_fresh else f"{format_percent(rows.share_seen)} were trained on"
     tiles = [
-        Tile(f"{len(rows):,}", "rows", "which the model has not seen"),
+        Tile(f"{len(rows):,}", "rows", seen),
         Tile(format_mean_error(rows, rows.error), "wrong" if rows.is_class else "mean error", guessing),
         Tile(covered, f"coverage, {format_percent(rows.coverage)} promised", chance),
     ]
@@ -155,6 +170,8 @@ def _judge_error(rows: MeasuredRows) -> Verdict:
     guessing = "always naming the most common class" if rows.is_class else "always guessing the middle of these rows"
     wrong = "is wrong in" if rows.is_class else "is off by"
     text = f"It {wrong} {format_mean_error(rows, rows.error)}; {guessing} {wrong} {guess_text}."
+    if not rows.is_fresh:
+        return Verdict("fair", "It knows these rows already", f"{text} On new rows it will be off by more.")
     if gain >= 0.25:
         return Verdict("good", "It has learned something", text)
     if gain > 0.05:
@@ -162,11 +179,14 @@ def _judge_error(rows: MeasuredRows) -> Verdict:
     return Verdict("poor", "It is hardly better than a guess", text)
 
 
-def _judge_coverage(rows: MeasuredRows) -> Verdict:
+def _judge_coverage(rows: MeasuredRows, low_groups: Sequence[str]) -> Verdict:
     low, high = _find_chance_range(rows)
     share = float(np.mean(rows.is_covered))
     what = "set" if rows.is_class else "interval"
     text = f"{format_percent(share)} of the rows lie inside their {what}, {format_percent(rows.coverage)} promised."
+    if not rows.is_fresh:
+        text += " Rows that were trained on lie inside more often than new ones: measure it on other rows."
+        return Verdict("fair", f"Its {what}s cannot be judged on these rows", text)
     if share < low:
         text += f" Chance alone rarely goes below {format_percent(low)}: these rows are not like the calibration rows."
         return Verdict("poor", f"Its {what}s are too small", text)
@@ -175,6 +195,10 @@ def _judge_coverage(rows: MeasuredRows) -> Verdict:
         return Verdict("fair", f"Its {what}s are larger than needed", text)
     if share > high:
         text += " More than promised is usual, because a set holds whole classes."
+    if low_groups:
+        named = "; ".join(low_groups[:_MOST_NAMED]) + (" …" if len(low_groups) > _MOST_NAMED else "")
+        text += f" Covered too rarely, by more than chance: {named}."
+        return Verdict("fair", f"Its {what}s keep their promise, but not for every group", text)
     return Verdict("good", f"Its {what}s keep their promise", text)
 
 
@@ -221,11 +245,16 @@ def _make_output_tables(rows: MeasuredRows) -> list[Table]:
     columns: list[Any] = [
         ("output", rows.output_names, shorten),
         ("mean error", np.abs(rows.target - value).mean(axis=0), format_number),
-        ("interval width", (upper - lower).mean(axis=0), format_number),
-        ("share inside", ((lower <= rows.target) & (rows.target <= upper)).mean(axis=0), format_percent),
     ]
+    alone = np.asarray(rows.alone)
+    for name, low, high in (("", lower, upper), (", alone", alone[..., 0], alone[..., 1])):
+        columns += [
+            (f"interval width{name}", (high - low).mean(axis=0), format_number),
+            (f"share inside{name}", ((low <= rows.target) & (rows.target <= high)).mean(axis=0), format_percent),
+        ]
     caption = (
-        "Each output by itself. Everywhere else, the error of a row is the root mean square over its outputs, in which "
-        "outputs with large numbers weigh most."
+        f"Each output. The intervals together hold all outputs of {format_percent(rows.coverage)} of the rows; the "
+        f"narrower ones hold {format_percent(rows.coverage)} of each output alone. Everywhere else, the error of a row "
+        "is the root mean square over its outputs, in which outputs with large numbers weigh most."
     )
     return [make_table("outputs", caption, columns)]

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
+from onsphere.table.number_styles import NumberStyle, parse_styled_numbers
 
 if TYPE_CHECKING:
     from onsphere.table.columns import Column
 
 __all__ = [
+    "EPOCHS",
     "LARGEST",
     "LONGEST_TEXT",
     "Cells",
@@ -28,6 +30,7 @@ __all__ = [
     "import_pandas",
     "is_unicode",
     "normalize_type",
+    "parse_as",
     "parse_dates",
     "parse_numbers",
     "raise_problems",
@@ -37,7 +40,9 @@ __all__ = [
 ]
 
 LARGEST = 3.4e38  # trees and networks count in single precision and take no larger number
+_LIMIT = f"a number of size {LARGEST:g} at most"
 LONGEST_TEXT = 1_000  # characters; longer text is no category
+EPOCHS = {"epoch s": "seconds", "epoch ms": "milliseconds"}  # formats of dates that are numbers
 _YEAR_1, _YEAR_9999 = -62_135_596_800, 253_402_300_799  # seconds since 1970: the first and the last that text can write
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
 _JSON_TYPES: dict[str, set[type]] = {"number": {int, float}, "boolean": {bool}, "category": {str}, "date": {str}}
@@ -71,8 +76,8 @@ def read_cells(column: Column, raw: Any, *, strict: bool = False) -> Cells:
         Its kind is one to learn from: number, boolean, category or date.
     raw : pandas Series, numpy array, list or pyarrow array
     strict : bool, default False
-        Check what a request sends. Numbers and text have a largest size, and the cells of a list, which come from
-        JSON, must have the JSON type of the column. Otherwise read what a file holds, as leniently as it was at fit.
+        Check what a request sends. Text has a largest size, and the cells of a list, which come from JSON, must have
+        the JSON type of the column. Otherwise read what a file holds, as leniently as it was at fit.
 
     Examples
     --------
@@ -86,6 +91,8 @@ def read_cells(column: Column, raw: Any, *, strict: bool = False) -> Cells:
     problems: list[Problem] = []
     if strict and isinstance(raw, list):
         raw, problems = _check_json_types(column, raw)
+        if not problems and (column.kind == "category" or raw.dtype == np.float64):
+            return _read_plain_cells(column, raw)
     series = _to_series(raw)
     # Arrow tells a NaN that was sent from a cell that was left out.
     given = np.array(raw.is_valid() if strict and _is_arrow(raw) else series.notna(), dtype=bool)
@@ -99,7 +106,7 @@ def read_cells(column: Column, raw: Any, *, strict: bool = False) -> Cells:
         case "date":
             values, faults = _read_dates(column, series, given)
         case _:
-            values, faults = _read_numbers(column, series, given, LARGEST if strict else None)
+            values, faults = _read_numbers(column, series, given, strict)
     for wrong, expected in faults:
         rows = np.flatnonzero(wrong).tolist()
         if rows:
@@ -227,7 +234,7 @@ def _check_json_types(column: Column, cells: list[Any]) -> tuple[Any, list[Probl
             if type(cell) not in fitting:
                 problems.append(Problem(column.name, row, describe_expected(column), show_value(cell)))
             elif type(cell) is int and abs(cell) > LARGEST:  # which may be too large for a float
-                problems.append(Problem(column.name, row, _describe_limit(LARGEST), show_value(cell)))
+                problems.append(Problem(column.name, row, _LIMIT, show_value(cell)))
         wrong = {problem.row for problem in problems}
         cells = [None if row in wrong else cell for row, cell in enumerate(cells)] if wrong else cells
         types &= fitting
@@ -235,19 +242,35 @@ def _check_json_types(column: Column, cells: list[Any]) -> tuple[Any, list[Probl
     return np.array(cells, dtype=dtype), problems
 
 
+def _read_plain_cells(column: Column, raw: NDArray[Any]) -> Cells:
+    """Read numbers, booleans and categories of JSON, which are values already, without pandas: it takes far longer."""
+    if column.kind == "category":
+        problems = [problem for row, text in enumerate(raw.tolist()) if (problem := _check_text(column, row, text))]
+        for problem in problems:
+            raw[problem.row] = None
+        return Cells(raw, problems)
+    large = np.flatnonzero(np.abs(raw) > LARGEST).tolist()
+    problems = [Problem(column.name, row, _LIMIT, show_value(raw[row].item())) for row in large]
+    raw[large] = np.nan
+    return Cells(raw, problems)
+
+
 def _check_texts(column: Column, series: Any) -> tuple[Any, list[Problem]]:
     """Return the cells without text that is too long or not Unicode, and a problem for each of these."""
-    problems: list[Problem] = []
-    for row, text in enumerate(series.tolist()):
-        if isinstance(text, str) and len(text) > LONGEST_TEXT:
-            expected, got = f"text of at most {LONGEST_TEXT:,} characters", f"{len(text):,} characters"
-            problems.append(Problem(column.name, row, expected, got))
-        elif isinstance(text, str) and not is_unicode(text):
-            problems.append(Problem(column.name, row, "text", "half of a surrogate pair"))
+    problems = [problem for row, text in enumerate(series.tolist()) if (problem := _check_text(column, row, text))]
     if problems:
         series = series.astype(object)
         series.iloc[[problem.row for problem in problems]] = None
     return series, problems
+
+
+def _check_text(column: Column, row: int, text: Any) -> Problem | None:
+    if not isinstance(text, str):
+        return None
+    if len(text) > LONGEST_TEXT:
+        expected, got = f"text of at most {LONGEST_TEXT:,} characters", f"{len(text):,} characters"
+        return Problem(column.name, row, expected, got)
+    return None if is_unicode(text) else Problem(column.name, row, "text", "half of a surrogate pair")
 
 
 def is_unicode(text: str) -> bool:
@@ -258,28 +281,39 @@ def is_unicode(text: str) -> bool:
         return False
 
 
-def _describe_limit(largest: float | None) -> str:
-    return "a finite number" if largest is None else f"a number of size {largest:g} at most"
-
-
-def _read_numbers(column: Column, series: Any, given: Any, largest: float | None) -> tuple[Any, list[Any]]:
+def _read_numbers(column: Column, series: Any, given: Any, strict: bool) -> tuple[Any, list[Any]]:
     """Return numbers, and which cells are wrong with what was expected instead."""
     if series.dtype.kind in "biuf":
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         texts = import_pandas().Series(_to_texts(series), dtype=object)
         is_boolean = column.kind == "boolean"
-        read = texts.str.strip().str.lower().map(_TRUTH) if is_boolean else parse_numbers(texts)
+        read = texts.str.strip().str.lower().map(_TRUTH) if is_boolean else parse_as(column, texts)
         numbers = np.asarray(read, dtype=np.float64)
     unread = given & np.isnan(numbers) & (not column.mixed)
-    large = np.isinf(numbers) if largest is None else np.abs(numbers) > largest
-    return numbers, [(unread, describe_expected(column)), (large, _describe_limit(largest))]
+    is_infinite = np.isinf(numbers)
+    return numbers, [
+        (unread, describe_expected(column)),
+        (is_infinite, _LIMIT if strict else "a finite number"),
+        (~is_infinite & (np.abs(numbers) > LARGEST), _LIMIT),
+    ]
+
+
+def parse_as(column: Column, texts: Any) -> Any:
+    """Return the numbers that a pandas Series of text holds as this column writes them, NaN for anything else."""
+    if column.thousands or column.unit:
+        return parse_styled_numbers(texts, NumberStyle(column.thousands, column.unit))
+    return parse_numbers(texts)
 
 
 def _read_dates(column: Column, series: Any, given: Any) -> tuple[Any, list[Any]]:
     """Return seconds since 1970, and which cells are wrong with what was expected instead."""
-    if series.dtype.kind == "f":
-        return series.to_numpy(dtype=np.float64, na_value=np.nan), []
+    if series.dtype.kind in "iuf":
+        seconds = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        if column.date_format == "epoch ms":
+            # Unless they were read before: seconds as large would be beyond the year 5000.
+            seconds = np.where(np.abs(seconds) > 1e11, seconds / 1e3, seconds)
+        return seconds, []
     if series.dtype.kind != "M":
         texts = import_pandas().Series(_to_texts(series), dtype=object)
         series = parse_dates(texts, column.date_format or "ISO8601")
@@ -313,6 +347,9 @@ def parse_numbers(texts: Any) -> Any:
 
 def parse_dates(texts: Any, date_format: str) -> Any:
     """Return the dates that a pandas Series of text holds, NaT where it holds something else."""
+    if date_format in EPOCHS:
+        unit: Any = date_format.removeprefix("epoch ")
+        return import_pandas().to_datetime(parse_numbers(texts), unit=unit, errors="coerce", utc=True)
     return import_pandas().to_datetime(texts, format=date_format, errors="coerce", utc=True)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from onsphere._internal.validation import check_unique_names, is_frame
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.table.cells import import_pandas, parse_dates, parse_numbers
+from onsphere.table.cells import EPOCHS, import_pandas, parse_as, parse_dates
+from onsphere.table.number_styles import NumberStyle, find_number_style, parse_styled_numbers
 
 __all__ = [
     "KINDS",
@@ -21,7 +22,9 @@ __all__ = [
     "check_has",
     "describe_column",
     "describe_columns",
+    "force_kind",
     "is_column",
+    "is_missing_word",
     "join_names",
     "parse_column",
     "select_columns",
@@ -34,16 +37,21 @@ KINDS = ("number", "boolean", "category", "date", "key", "unused")
 _KEY_NAME = re.compile(
     r"(^|[_\W])(id|uuid|guid|key|index|nr|no|row)$|^(__index_level_\d+__|unnamed: 0|column_1)$", re.IGNORECASE
 )
-_DATE_FORMATS = (
-    "ISO8601",
-    *(
-        f"{day}{time}"
-        for day in ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y")
-        for time in ("", " %H:%M", " %H:%M:%S")
-    ),
+_DAYS = (
+    *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p")
+_DATE_FORMATS = ("ISO8601", *(f"{day}{time}" for day in _DAYS for time in _TIMES), "%H:%M", "%H:%M:%S", "%I:%M %p")
+_TIME_NAME = re.compile(r"date|time|stamp|epoch|created|updated|(^|_)(ts|at|day|when)$", re.IGNORECASE)
 _MOSTLY = 0.95  # the share of values that decides what a column of text holds
-_N_SAMPLED = 10_000  # values, to find out how dates are written
+_N_SAMPLED, _N_GLANCED = 10_000, 100  # values, to find out how dates are written
+# Words for a missing value, beside those that a CSV reader knows.
+_MISSING_WORDS = {
+    *("unknown", "missing", "not available", "not known", "none", "n.a.", "n/a", "na", "nan", "null", "tbd", "nd"),
+    *("n.d.", "no data", "undefined", "-", "--", "---", "–", "—", "?", ".", "..", "…", "*", "x"),
+}
+_CODE = r"0\d+"  # a number would lose its first digit
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Column:
     mixed : bool
         Whether there was other text among numbers or dates at fit. If so, such text is read as missing; if not, it is
         an error.
+    thousands, unit : str
+        How numbers that came as text are written: see `NumberStyle`.
     """
 
     name: str
@@ -71,11 +81,17 @@ class Column:
     written_as_text: bool = False
     date_format: str | None = None
     mixed: bool = False
+    thousands: str = ""
+    unit: str = ""
 
     @property
     def is_feature(self) -> bool:
         """Return whether it is learned from."""
         return self.kind in KINDS[:4]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, without a style of numbers where there is none, as older files have it."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("thousands", "unit")}
 
 
 def is_column(column: Any) -> bool:
@@ -85,6 +101,7 @@ def is_column(column: Any) -> bool:
         and column.kind in KINDS
         and type(column.name) is type(column.note) is str
         and type(column.written_as_text) is type(column.mixed) is bool
+        and type(column.thousands) is type(column.unit) is str
         and _is_date_format(column.date_format)
     )
 
@@ -99,8 +116,8 @@ def parse_column(description: dict[str, Any]) -> Column | None:
 
 
 def _is_date_format(date_format: Any) -> bool:
-    if not isinstance(date_format, str):
-        return date_format is None
+    if not isinstance(date_format, str) or date_format in EPOCHS:
+        return date_format is None or date_format in EPOCHS
     try:
         parse_dates(import_pandas().Series(["no date"]), date_format)
     except (ValueError, re.error):
@@ -187,11 +204,77 @@ def describe_column(name: str, values: Any) -> Column:
         case "i" | "u" if n_different == len(values) and (_KEY_NAME.search(name) or _counts_up(values)):
             return Column(name, "key", "different in every row")
         case "i" | "u" | "f":
-            return Column(name, "number")
+            return _describe_numbers(name, present)
         case _ if str(values.dtype) == "category":
             return Column(name, "category")
         case _:
             return _describe_text(name, present.astype(str), n_different, len(values))
+
+
+def force_kind(name: str, values: Any, kind: str, date_format: str | None = None) -> Column:
+    """Describe a column as the kind that a user says it has; other text in it is read as missing.
+
+    Parameters
+    ----------
+    name : str
+    values : pandas Series
+    kind : {"number", "category", "date"}
+    date_format : str, optional
+        How its dates are written; by default as most of them are.
+    """
+    present = values.dropna()
+    if kind == "category":
+        return Column(name, "category", "as asked")
+    if values.dtype.kind == "M":
+        return Column(name, "date", "as asked")
+    if kind == "number":
+        if values.dtype.kind in "biuf":
+            return Column(name, "number", "as asked")
+        texts = present.astype(str)
+        column = _describe_styled(name, find_number_style(texts) or NumberStyle())
+        other = texts[parse_as(column, texts).isna()]
+        _check_any_read(name, "numbers", other, texts)
+        return replace(column, note=_join("as asked", column.note), mixed=len(other) > 0)
+    if values.dtype.kind in "iuf":
+        return Column(name, "date", "as asked", date_format=date_format or _find_epoch(present) or "epoch s")
+    texts = present.astype(str)
+    chosen = date_format or _find_date_format(texts)[0]
+    if not _is_date_format(chosen):
+        raise InvalidInputError(
+            f"Expected a format such as %d.%m.%Y for the dates in {name}. Got {chosen!r}. See the formats of strftime."
+        )
+    other = texts[parse_dates(texts, chosen).isna()]
+    _check_any_read(name, "dates", other, texts)
+    note = _join("as asked", f"dates read as {chosen}", _note_other_text(other))
+    return Column(name, "date", note, date_format=chosen, mixed=len(other) > 0)
+
+
+def _check_any_read(name: str, what: str, other: Any, texts: Any) -> None:
+    if len(other) == len(texts):
+        raise InvalidInputError(
+            f"Expected {what} in the column {name}, as asked. Got text such as {other.iloc[0]!r} in every row. Let it "
+            "be a category."
+        )
+
+
+def _describe_numbers(name: str, present: Any) -> Column:
+    epoch = _find_epoch(present)
+    if epoch is None:
+        return Column(name, "number")
+    if _TIME_NAME.search(name):
+        return Column(name, "date", f"{EPOCHS[epoch]} since 1970", date_format=epoch)
+    return Column(name, "number", f"could be {EPOCHS[epoch]} since 1970; say so if it is a date")
+
+
+def _find_epoch(present: Any) -> str | None:
+    """Return how whole numbers count the time since 1970, if all of them lie between 2000 and 2040."""
+    numbers = np.asarray(present, dtype=np.float64)
+    is_whole = bool((numbers == np.floor(numbers)).all()) and len(np.unique(numbers)) > 1
+    sizes = {"epoch s": 1.0, "epoch ms": 1e3}
+    fits = (
+        name for name, size in sizes.items() if bool(((numbers / size >= 9.46e8) & (numbers / size <= 2.21e9)).all())
+    )
+    return next(fits, None) if is_whole else None
 
 
 def _counts_up(values: Any) -> bool:
@@ -203,27 +286,79 @@ def _describe_text(name: str, present: Any, n_different: int, n_rows: int) -> Co
     if set(present.str.lower()) <= {"true", "false"}:
         return Column(name, "boolean", written_as_text=True)
     different = n_different == n_rows > 2
-    other = present[parse_numbers(present).isna()]
-    if _is_few(other, present) and not (different and _KEY_NAME.search(name)):
-        note = _note_other_text(other) or "numbers written as text"
-        return Column(name, "number", note, written_as_text=True, mixed=len(other) > 0)
-    some = present.sample(min(len(present), _N_SAMPLED), random_state=0)
-    shares = {date_format: parse_dates(some, date_format).notna().mean() for date_format in _DATE_FORMATS}
-    best = max(shares, key=lambda date_format: shares[date_format])
-    other = present[parse_dates(present, best).isna()]
-    if _is_few(other, present):
-        ambiguous = shares[best] == shares.get(best.replace("%m/%d", "%d/%m")) and best.startswith("%m")
-        notes = [
-            "" if best == "ISO8601" else f"dates read as {best}" + (", month first" if ambiguous else ""),
-            _note_other_text(other),
-        ]
-        note = "; ".join(note for note in notes if note)
-        return Column(name, "date", note, date_format=best, mixed=len(other) > 0)
+    is_key = different and _KEY_NAME.search(name)
+    if present.str.fullmatch(_CODE).any() and present.str.fullmatch(r"\d+").mean() >= _MOSTLY:
+        kind = "key" if different else "category"
+        return Column(name, kind, "codes that begin with 0; say so if they are numbers")
+    column = None if is_key else _find_numbers(name, present) or _find_dates(name, present)
+    if column is not None:
+        return column
     if different:
         return Column(name, "key", "different in every row")
+    note = _note_numbers(present)
     if n_different > max(50, n_rows // 5):
-        return Column(name, "unused", f"text with {n_different:,} different values")
-    return Column(name, "category")
+        return Column(name, "unused", _join(f"text with {n_different:,} different values", note))
+    return Column(name, "category", note)
+
+
+def is_missing_word(texts: Any) -> Any:
+    """Return which texts of a pandas Series are words for a missing value."""
+    return texts.str.strip().str.lower().isin(_MISSING_WORDS)
+
+
+def _find_numbers(name: str, present: Any) -> Column | None:
+    """Return the column if it surely holds numbers, with words for missing values or little other text among them."""
+    is_word = is_missing_word(present)
+    texts = present[~is_word]
+    if len(texts) < len(present) / 2:
+        return None
+    plain, style = _describe_styled(name, NumberStyle()), find_number_style(texts)
+    for column in (plain, plain if style is None else _describe_styled(name, style)):
+        other = texts[parse_as(column, texts).isna()]
+        if _is_few(other, texts):
+            left = import_pandas().concat([present[is_word], other])
+            note = (
+                _note_other_text(left) if column is plain and len(left) else _join(column.note, _note_other_text(left))
+            )
+            return replace(column, note=note, mixed=len(left) > 0)
+    return None
+
+
+def _describe_styled(name: str, style: NumberStyle) -> Column:
+    note = style.describe() or "numbers written as text"
+    return Column(name, "number", note, written_as_text=True, thousands=style.thousands, unit=style.unit)
+
+
+def _note_numbers(present: Any) -> str:
+    """Return a note on a column that might be numbers after all."""
+    style = find_number_style(present) or NumberStyle()
+    share = float(parse_styled_numbers(present, style).notna().mean())
+    return f"{share:.0%} of the values are numbers; say so if it is a number" if share >= 0.5 else ""
+
+
+def _find_dates(name: str, present: Any) -> Column | None:
+    best, other_order = _find_date_format(present)
+    other = present[parse_dates(present, best).isna()]
+    if not _is_few(other, present):
+        return None
+    order = (
+        ""
+        if other_order is None
+        else f", {'month' if best.startswith('%m') else 'day'} first; it could be {other_order}"
+    )
+    notes = ["" if best == "ISO8601" else f"dates read as {best}{order}", _note_other_text(other)]
+    return Column(name, "date", _join(*notes), date_format=best, mixed=len(other) > 0)
+
+
+def _find_date_format(present: Any) -> tuple[str, str | None]:
+    """Return the format that most dates have, and the one with day and month exchanged if it fits as well."""
+    few, some = (present.sample(min(len(present), size), random_state=0) for size in (_N_GLANCED, _N_SAMPLED))
+    glances = {each: parse_dates(few, each).notna().mean() for each in _DATE_FORMATS}
+    likely = [each for each in _DATE_FORMATS if glances[each] >= 0.5 * max(glances.values())]
+    shares = {each: parse_dates(some, each).notna().mean() for each in likely}
+    best = max(likely, key=lambda each: shares[each])
+    swapped = best.translate(str.maketrans("md", "dm"))
+    return best, swapped if swapped != best and shares.get(swapped) == shares[best] > 0 else None
 
 
 def _is_few(other: Any, values: Any) -> bool:
@@ -232,3 +367,7 @@ def _is_few(other: Any, values: Any) -> bool:
 
 def _note_other_text(other: Any) -> str:
     return f"text such as {other.iloc[0]!r} is read as missing" if len(other) else ""
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)

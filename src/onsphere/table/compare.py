@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import train_test_split
 
@@ -46,9 +47,10 @@ def compare_table(
         table.X, table.y, test_size=0.2, random_state=random_state, stratify=table.y if table.classes else None
     )
     # Most of the methods take numbers only, so all are given the same ones.
-    encoder = TableEncoder(tuple(table.columns)).fit(X)
-    filler = SimpleImputer(strategy="median", keep_empty_features=True).fit(encoder.transform(X))
-    rows, test_rows = (filler.transform(encoder.transform(part)) for part in (X, X_test))
+    encoder = TableEncoder(tuple(table.columns))
+    filler = SimpleImputer(strategy="median", keep_empty_features=True)
+    rows = filler.fit_transform(encoder.fit_transform(X, np.equal.outer(y, np.unique(y)) if table.classes else y))
+    test_rows = filler.transform(encoder.transform(X_test))
     moved = None if shifted is None else filler.transform(encoder.transform(shifted))
     methods = _list_classifiers() if table.classes else _list_regressors()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Read tables from CSV, Parquet and Arrow files, whole or in batches, through pyarrow."""
+"""Read tables from CSV, Excel, Parquet and Arrow files, whole or in batches, through pyarrow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from onsphere._internal.validation import check_unique_names, missing_extra_erro
 from onsphere.errors import InvalidInputError
 from onsphere.table.cells import Problem, normalize_type, raise_problems, show_value
 from onsphere.table.columns import Column, select_columns
+from onsphere.table.local_files import COPIED, open_local
 
-__all__ = ["SUFFIXES", "Dialect", "check_file", "read_batches", "read_table", "to_frame"]
+__all__ = ["SUFFIXES", "Dialect", "check_file", "read_batches", "read_schema", "read_table", "to_frame"]
 
 _BLOCK_BYTES = 2**24
 _SNIFFED = 2**22  # bytes
 _DELIMITERS = ",;\t|"
+_N_GLANCED = 2_000  # rows that are looked at for numbers that are codes
 _BATCH_ROWS = 65_536
 SUFFIXES = {
     ".csv": "csv",
@@ -45,7 +48,8 @@ def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: s
     Parameters
     ----------
     path : path
-        To .csv, .tsv, .txt, .parquet, .pq, .arrow, .feather or .ipc; others are recognised by how they begin.
+        To .csv, .tsv, .txt, .xlsx, .parquet, .pq, .arrow, .feather or .ipc, or to a .zip that holds one of them; others
+        are recognised by how they begin. "-" stands for standard input.
     columns : sequence of Column, optional
         The columns of the table that a model was fitted on: those that it learned from must be in the file, and are
         read as they were then, whatever the cells of this file look like.
@@ -60,8 +64,8 @@ def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: s
     >>> read_table(path).values.tolist()
     [[1.5, 10.0], [2.5, nan]]
     """
-    path = Path(path)
-    with _explain_errors(path):
+    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
+        path = local
         match _find_format(path):
             case "parquet":
                 import pyarrow.parquet as parquet
@@ -77,7 +81,9 @@ def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: s
         return to_frame(table)
 
 
-def read_batches(path: str | Path, columns: Sequence[Column], *, delimiter: str | None = None) -> Iterator[Any]:
+def read_batches(
+    path: str | Path, columns: Sequence[Column], *, delimiter: str | None = None, allow_empty: bool = False
+) -> Iterator[Any]:
     """Yield some columns of a file as Arrow tables of some ten thousand rows, so that memory stays small.
 
     Parameters
@@ -87,9 +93,11 @@ def read_batches(path: str | Path, columns: Sequence[Column], *, delimiter: str 
         The columns to read, and what they hold. Those that are learned from must be in the file; others may be missing.
     delimiter : str, optional
         The delimiter of a CSV file.
+    allow_empty : bool, default False
+        Whether a Parquet or Arrow file may have no rows.
     """
-    path = Path(path)
-    with _explain_errors(path):
+    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
+        path = local
         match _find_format(path):
             case "parquet":
                 import pyarrow.parquet as parquet
@@ -108,7 +116,27 @@ def read_batches(path: str | Path, columns: Sequence[Column], *, delimiter: str 
             n_rows += batch.num_rows
             for start in range(0, batch.num_rows, _BATCH_ROWS):
                 yield _import_pyarrow().Table.from_batches([batch.slice(start, _BATCH_ROWS)])
-        _check_n_rows(path, n_rows)
+        if not allow_empty:
+            _check_n_rows(path, n_rows)
+
+
+def read_schema(path: str | Path, columns: Sequence[Column]) -> Any:
+    """Return the names and types of the columns that `read_batches` yields."""
+    import pyarrow as pa
+
+    path = Path(path)
+    with _explain_errors(path):
+        match _find_format(path):
+            case "parquet":
+                import pyarrow.parquet as parquet
+
+                schema = parquet.read_schema(path)
+            case "arrow":
+                schema = _open_arrow(path).schema
+            case _:
+                dialect = Dialect(path, None)
+                return pa.schema(_choose_types(select_columns(str(path), dialect.names, columns)))
+        return pa.schema([schema.field(each.name) for each in select_columns(str(path), schema.names, columns)])
 
 
 def to_frame(table: Any) -> Any:
@@ -143,7 +171,9 @@ def _explain_errors(path: Path) -> Generator[None]:
 
 
 def check_file(path: Path) -> None:
-    """Check that there is a file that can be read, more than once if need be."""
+    """Check that there is a file that can be read, more than once if need be; "-" is standard input."""
+    if str(path) == "-":
+        return
     if not path.exists():
         raise InvalidInputError(f"Expected a file with a table. Got {path}, which does not exist.")
     if path.is_dir():
@@ -157,6 +187,12 @@ def check_file(path: Path) -> None:
 def _check_n_rows(path: Path, n_rows: int) -> None:
     if n_rows == 0:
         raise InvalidInputError(f"Expected a table with rows. Got {path}, which has no rows.")
+
+
+def _open_in_place(path: Path) -> AbstractContextManager[Path]:
+    """Return the file itself or, where it has to be unpacked or read to the end first, a temporary copy."""
+    is_ordinary = str(path) != "-" and path.suffix.lower() not in COPIED
+    return nullcontext(path) if is_ordinary else open_local(path)
 
 
 def _find_format(path: Path) -> str:
@@ -209,6 +245,7 @@ class Dialect:
         if b"\0" in begin:
             raise InvalidInputError(f"Expected a table in CSV, Parquet or Arrow. Got {path}, which is none of them.")
         text, self.encoding = _decode(begin)
+        self.skipped_lines, text, announced = _skip_preamble(text)
         # A delimiter between quotes is part of a cell.
         bare = [line for line in re.sub(r'"[^"]*"', '""', text).splitlines() if line.strip()]
         if not bare:
@@ -216,15 +253,29 @@ class Dialect:
         if len(bare) == 1 and len(begin) < _SNIFFED:
             raise InvalidInputError(f"Expected rows below the header. Got {path}, which has a header and no rows.")
         # Where several are equally frequent, the first in the list is taken.
-        self.delimiter = _check_delimiter(delimiter) or max(
-            _DELIMITERS, key=lambda mark: min(line.count(mark) for line in bare[:2])
+        self.delimiter = (
+            _check_delimiter(delimiter)
+            or announced
+            or max(_DELIMITERS, key=lambda mark: min(line.count(mark) for line in bare[:2]))
         )
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
         header = next(row for row in lines if any(cell.strip() for cell in row))
         self.names = [name.strip() or f"column_{place}" for place, name in enumerate(header, start=1)]
         check_unique_names(str(path), self.names)
-        self.header_lines = lines.line_num
+        self.header_lines = self.skipped_lines + lines.line_num
+        self._begin = text
         self.decimal = "," if self.delimiter != "," and _prefers_comma(text, self.delimiter) else "."
+
+    def find_codes(self, names: Collection[str]) -> set[str]:
+        """Return those columns in which the file begins with numbers like 007, which lose their zeros as numbers."""
+        rows = islice(csv.reader(io.StringIO(self._begin, newline=""), delimiter=self.delimiter), 1, _N_GLANCED)
+        places = {place: name for place, name in enumerate(self.names) if name in names}
+        return {
+            name
+            for row in rows
+            for place, name in places.items()
+            if place < len(row) and re.fullmatch(r"\s*0\d+\s*", row[place])
+        }
 
     def read_batches(self, types: dict[str, Any]) -> Iterator[Any]:
         """Yield the columns with these types as Arrow batches."""
@@ -274,6 +325,28 @@ def _decode(begin: bytes) -> tuple[str, str]:
         return begin.decode("cp1252", errors="replace"), "cp1252"
 
 
+def _skip_preamble(text: str) -> tuple[int, str, str | None]:
+    """Return how many lines come before the header, the text from there on, and the delimiter that they name.
+
+    Spreadsheets write `sep=;` first, and instruments write lines that begin with #. A header may begin with # too: it
+    has as many delimiters as the line below it.
+    """
+    lines, n_skipped, announced = text.splitlines(keepends=True), 0, None
+    for line, below in pairwise([*lines, ""]):
+        found = re.fullmatch(r'"?sep=(.)"?\s*', line, re.IGNORECASE)
+        if found:
+            announced = found[1]
+        elif not line.startswith("#") or _has_same_delimiters(line, below):
+            break
+        n_skipped += 1
+    return n_skipped, "".join(lines[n_skipped:]), announced
+
+
+def _has_same_delimiters(line: str, other: str) -> bool:
+    counts = [line.count(mark) for mark in _DELIMITERS]
+    return any(counts) and counts == [other.count(mark) for mark in _DELIMITERS] and not other.startswith("#")
+
+
 def _check_delimiter(delimiter: str | None) -> str | None:
     if delimiter == r"\t":  # as it is typed in a shell
         return "\t"
@@ -297,9 +370,10 @@ def _read_csv(path: Path, columns: Sequence[Column], delimiter: str | None) -> A
     types = _choose_types(select_columns(str(path), dialect.names, columns))
     with _locate_bad_number(dialect):
         table = dialect.read(types)
-        times = {field.name: pa.string() for field in table.schema if pa.types.is_time(field.type)}
-        if times:  # as text, which is how batches are read
-            table = dialect.read(types | times)
+        whole = {field.name for field in table.schema if pa.types.is_integer(field.type)} - set(types)
+        again = {field.name for field in table.schema if pa.types.is_time(field.type)} | dialect.find_codes(whole)
+        if again:  # as text, which is how batches are read
+            table = dialect.read(types | dict.fromkeys(again, pa.string()))
     return _replace_decimal_commas(table, dialect, keys=())
 
 
@@ -322,6 +396,7 @@ def _locate_bad_number(dialect: Dialect) -> Generator[None]:
     try:
         yield
     except pa.ArrowInvalid as error:
+        _raise_ragged(dialect)
         found = re.match(r"In CSV column #(\d+):.* conversion error to .*: invalid value '(.*)'", str(error), re.DOTALL)
         if found is None:
             raise
@@ -331,6 +406,29 @@ def _locate_bad_number(dialect: Dialect) -> Generator[None]:
         cells = dialect.read({name: pa.string()}, only_these=True)[name].to_pandas()
         row = int((cells == value).argmax())
         raise_problems([Problem(name, row, "a number", show_value(value))], source=str(dialect.path))
+
+
+def _raise_ragged(dialect: Dialect) -> None:
+    """Raise an error that names the first line with more or fewer cells than the header, if there is one.
+
+    A header of one cell has another delimiter, and the line says nothing.
+    """
+    if len(dialect.names) == 1:
+        return
+    begin = gzip.open if dialect.compression else open
+    encoding = "utf-8-sig" if dialect.encoding == "utf8" else dialect.encoding
+    with begin(dialect.path, "rt", encoding=encoding, errors="replace", newline="") as file:
+        for _ in range(dialect.skipped_lines):
+            next(file)
+        rows = csv.reader(file, delimiter=dialect.delimiter)
+        for row in rows:
+            if row and len(row) != len(dialect.names):
+                raise InvalidInputError(
+                    f"Expected {len(dialect.names)} cells in every row of {dialect.path}, as in the header. Got "
+                    f"{len(row)} in line {dialect.skipped_lines + rows.line_num}: "
+                    f"{show_value(dialect.delimiter.join(row))}. Fix the line; a cell that holds the delimiter needs "
+                    "quotes around it."
+                )
 
 
 def _choose_types(columns: Sequence[Column]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, mak
 from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
 from onsphere.table.columns import Column, describe_column, join_names
 from onsphere.table.encoder import TableEncoder
-from onsphere.table.prepare import prepare_table
+from onsphere.table.prepare import prepare_table, read_known_rows
 
 __all__ = ["TableFit", "fit_table", "read_time"]
 
@@ -41,6 +41,8 @@ class TableFit:
     ----------
     model : HCMRegressor or HCMClassifier
         Fitted, calibrated, with a threshold.
+    measured_model : HCMRegressor or HCMClassifier
+        The model that the figures are of: the same one, or with `refit` the one that has not seen the rows kept out.
     targets : list of str
     task, why : str
         Whether numbers or classes are predicted, and why.
@@ -55,6 +57,8 @@ class TableFit:
         The cross-validated figures by which the backbone was chosen; empty where it was given.
     figures : dict
         The result of `evaluate` on rows that were kept out.
+    encodings : dict of str
+        What each column that is learned from became, in words.
     X_test, y_test : those rows
     reference : dict
         A summary of each column of the other rows, by `onsphere.drift.make_reference`.
@@ -76,6 +80,8 @@ class TableFit:
     figures: dict[str, Any]
     n_rows: dict[str, int]
     coverage: float
+    encodings: dict[str, str]
+    measured_model: Any = field(repr=False)
     X_test: Any = field(repr=False)
     y_test: Any = field(repr=False)
     reference: dict[str, dict[str, Any]] = field(repr=False)
@@ -84,9 +90,9 @@ class TableFit:
 
     def summary(self) -> dict[str, Any]:
         """Return all but the model and its rows as plain values, which `model.save(path, summary=…)` keeps."""
-        left_out = ("model", "columns", "X_test", "y_test")
+        left_out = ("model", "measured_model", "columns", "X_test", "y_test")
         kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
-        return kept | {"columns": [asdict(column) for column in self.columns]}
+        return kept | {"columns": [column.to_dict() for column in self.columns]}
 
 
 def fit_table(
@@ -104,7 +110,10 @@ def fit_table(
     domain: str | tuple[float | None, float | None] | None = None,
     keys: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
     test_size: float = 0.2,
+    test: Any = None,
+    refit: bool = False,
     random_state: int = 0,
     on_progress: Callable[[str], None] = lambda step: None,
 ) -> TableFit:
@@ -141,7 +150,14 @@ def fit_table(
         The numbers that the target can have; see `HCMRegressor`. What "auto" finds is among the notes.
     keys, ignore : sequence of str
         Columns that name rows, and columns not to learn from, in addition to those that are found.
+    kinds : mapping of str to str, optional
+        What columns hold, where that is not found or found wrongly: "number", "category", "date", or "date=%d.%m.%Y".
     test_size : float in (0, 1), default 0.2
+    test : DataFrame, optional
+        Other rows to measure the model on, so that none are kept out for it.
+    refit : bool, default False
+        After the model is measured, fit another one on all rows, those kept out to measure it among them, and calibrate
+        it on a quarter of them. The figures stay those of the first one.
     random_state : int, default 0
     on_progress : function of a str, optional
         Called with each step before it is taken.
@@ -161,6 +177,7 @@ def fit_table(
         coverage=coverage,
         keys=[*keys, *([] if time is None else [time])],
         ignore=ignore,
+        kinds=kinds,
         test_size=test_size,
         random_state=random_state,
     )
@@ -173,8 +190,17 @@ def fit_table(
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
     clock = None if time is None else _find_clock(frame, time)
+    if clock is None:
+        notes += _note_order(X, columns)
     split = _Split(None if clock is None else read_time(clock, frame.loc[X.index]), classes, random_state)
-    X_rest, X_test, y_rest, y_test = split.take_last(X, y, test_size)
+    if test is None:
+        X_rest, X_test, y_rest, y_test = split.take_last(X, y, test_size)
+    else:
+        known = read_known_rows(
+            test, targets, columns, labels=np.unique(y) if classes else None, source="the test rows"
+        )
+        X_rest, y_rest, X_test, y_test = X, y, known.X, known.y
+        notes += [f"in the test rows, {note}" for note in known.notes]
     candidates: list[dict[str, Any]] = []
     if backbone == "auto" and not can_choose(len(y_rest), coverage):
         backbone = "extra-trees"
@@ -190,22 +216,40 @@ def fit_table(
             f"Expected at least {4 * max(_ENOUGH_TO_SPLIT, rows_needed(coverage))} rows beside those kept out, to "
             f"calibrate by group or by time. Got {len(y_rest)}. Add rows, or leave groups and time out."
         )
-    calibration = (0.25 if splitting else "cv") if is_ordinary else None
-    options = {"classes": classes, "frames": frames, "calibration": calibration, "random_state": random_state}
-    model = make_table_model(backbone, columns, domain=domain, **options)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if is_ordinary:
-            model.fit(X_rest, y_rest)
-        else:
-            X_train, X_held, y_train, y_held = split.take_last(X_rest, y_rest, 0.25)
-            model.fit(X_train, y_train)
-            # Cells as they are read later, so that the groups are the same.
-            model.calibrate(read_features(X_held, columns), y_held, groups=groups)
-            model.calibration_ = replace(model.calibration_, last_time=split.find_last_time(X_held))  # type: ignore
-        model.set_threshold(rule or AcceptShare(0.95), novelty=novelty)
-    ours = [warning.message for warning in caught if issubclass(warning.category, OnsphereWarning)]
-    notes += dict.fromkeys(str(message).removesuffix(".") for message in ours)
+    options = {
+        "classes": classes,
+        "frames": frames,
+        "calibration": (0.25 if splitting else "cv") if is_ordinary else None,
+        "random_state": random_state,
+    }
+
+    def fit_model(X: Any, y: Any) -> Any:
+        """Fit and calibrate a model on these rows, set its threshold, and note its warnings."""
+        model = make_table_model(backbone, columns, domain=domain, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if is_ordinary:
+                model.fit(X, y)
+            else:
+                X_train, X_held, y_train, y_held = split.take_last(X, y, 0.25)
+                model.fit(X_train, y_train)
+                # Cells as they are read later, so that the groups are the same.
+                model.calibrate(read_features(X_held, columns), y_held, groups=groups)
+                model.calibration_ = replace(model.calibration_, last_time=split.find_last_time(X_held))  # type: ignore
+            model.set_threshold(rule or AcceptShare(0.95), novelty=novelty)
+        ours = [warning.message for warning in caught if issubclass(warning.category, OnsphereWarning)]
+        new = dict.fromkeys(str(message).removesuffix(".") for message in ours)
+        notes.extend(note for note in new if note not in notes)
+        return model
+
+    measured: Any = fit_model(X_rest, y_rest)
+    model: Any = measured
+    if refit:
+        on_progress(f"fitting {backbone} again, on {len(y):,} rows")
+        X_rest, y_rest, model = X, y, fit_model(X, y)
+        notes.append(
+            "the model was fitted again on all rows; its figures are those of one that had not seen the test rows"
+        )
     if isinstance(model, HCMRegressor) and model.domain_ is not None:
         notes.append(model.domain_.reason)
     if not splitting:
@@ -214,7 +258,7 @@ def fit_table(
             "careful and carries no guarantee"
         )
     on_progress("measuring it on rows it has not seen")
-    figures = evaluate(model, X_test, y_test, coverage=coverage, targets=targets)
+    figures = evaluate(measured, X_test, y_test, coverage=coverage, targets=targets)
     n_calibration = len(model.calibration_)  # type: ignore[reportArgumentType]
     n_train = len(y_rest) - (n_calibration if splitting else 0)
     n_rows = {"table": len(frame), "train": n_train, "calibration": n_calibration, "test": len(y_test)}
@@ -231,11 +275,13 @@ def fit_table(
         figures,
         n_rows,
         coverage,
+        model.estimator_.named_steps["columns"].describe_encodings(),
+        measured,
         X_test,
         y_test,
         _make_reference(X_rest, columns),
         groups,
-        None if clock is None else asdict(clock),
+        None if clock is None else clock.to_dict(),
     )
 
 
@@ -286,6 +332,19 @@ def read_time(clock: Column, frame: Any, *, source: str | None = None) -> Any:
             f"{clock.name}; the first is row {moments.index[moments.isna()][0]}. Fill them in, or drop the rows."
         )
     return moments
+
+
+def _note_order(X: Any, columns: Sequence[Column]) -> list[str]:
+    """Return a note if the rows are in the order of a date: later ones may be unlike those they are measured on."""
+    for column in columns:
+        if column.kind == "date":
+            steps = np.diff(np.asarray(X[column.name], dtype=np.float64))
+            if len(steps) and (bool((steps >= 0).all()) or bool((steps <= 0).all())):
+                return [
+                    f"the rows are in the order of {column.name}, and are split at random; if the model is to predict "
+                    f"later ones, say that {column.name} is the time, and it is measured on the latest rows"
+                ]
+    return []
 
 
 def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> None:

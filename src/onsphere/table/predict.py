@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,32 @@ from onsphere.models import HCMRegressor
 from onsphere.models.base import REASONS
 from onsphere.table.cells import read_features
 from onsphere.table.columns import Column
+from onsphere.table.encoder import OrdinaryValues, UnusualValues, describe_rows
 from onsphere.table.files import SUFFIXES, read_batches, to_frame
 
-__all__ = ["check_suffix", "open_writer", "predict_file", "read_feature_batches", "tabulate_assessment"]
+__all__ = [
+    "KEPT",
+    "FilePrediction",
+    "check_suffix",
+    "open_writer",
+    "predict_file",
+    "read_feature_batches",
+    "tabulate_assessment",
+]
+
+
+KEPT = ("keys", "all")
+
+
+class FilePrediction(NamedTuple):
+    """The result of `predict_file`.
+
+    `counts` says how many rows there were, how many were accepted and, with a limit on novelty, how many were rejected
+    as uncertain, as novel, and as both; `unusual` which columns have values that no training row had.
+    """
+
+    counts: dict[str, int]
+    unusual: list[UnusualValues]
 
 
 def predict_file(
@@ -35,8 +58,12 @@ def predict_file(
     tails: str = "symmetric",
     quantiles: Sequence[float] = (),
     delimiter: str | None = None,
+    ordinary: OrdinaryValues | None = None,
+    keep: str = "keys",
+    probabilities: bool = False,
+    explain: bool = False,
     on_progress: Callable[[int], None] = lambda n_rows: None,
-) -> dict[str, int]:
+) -> FilePrediction:
     """Assess every row of a file.
 
     The output has the key columns of the input (where there are none, the number of each row, counted from 0), then
@@ -53,7 +80,8 @@ def predict_file(
     out : path or file open for bytes
         A named file appears when all rows are written; an open file gets CSV, batch by batch.
     targets : sequence of str
-        With several, value, noise, lower and upper become value_NAME and so on.
+        With several, value, noise, lower and upper become value_NAME and so on; lower and upper hold all targets of a
+        row at once, and lower_alone_NAME and upper_alone_NAME each by itself.
     coverage : float in (0, 1), default 0.9
     tails : {"symmetric", "equal", "shortest"}
         Where the misses of intervals lie; see `PredictiveDistribution.interval`.
@@ -61,39 +89,64 @@ def predict_file(
         Levels of quantiles to write, of a model that predicts numbers.
     delimiter : str, optional
         The delimiter of a CSV file.
+    ordinary : OrdinaryValues, optional
+        The values that columns had in training, to count what lies beyond them.
+    keep : {"keys", "all"}
+        Which columns of the input to write: those that name rows, or all that the model was fitted on, and the targets.
+    probabilities : bool, default False
+        Write the probability of every class, as probability_NAME, and not that of the likeliest one alone.
+    explain : bool, default False
+        Write what no training row had about a row, as unusual, and for a rejected row the columns whose ordinary values
+        would make it least uncertain, as driven_by; needs `ordinary`.
     on_progress : function of an int, optional
         Called after each batch with the number of rows done.
-
-    Returns
-    -------
-    dict
-        How many rows there were, how many were accepted and, with a limit on novelty, how many were rejected as
-        uncertain, as novel, and as both.
     """
     check_number("predict_file", "coverage", coverage, above=0, below=1)
     check_option("predict_file", "tails", tails, TAILS)
     levels = check_levels("predict_file", quantiles) if len(quantiles) else []
     if len(levels) and not isinstance(model, HCMRegressor):
         raise InvalidInputError("Expected a model that predicts numbers, for quantiles. Got one that predicts classes.")
+    check_option("predict_file", "keep", keep, KEPT)
+    if explain and ordinary is None:
+        raise InvalidInputError(
+            "Expected a model file that keeps a summary of its training rows, to explain answers. Got one without. Fit "
+            "the model again."
+        )
     wanted = [column for column in columns if column.is_feature or column.kind == "key"]
+    if keep == "all":  # Others are copied as they are, like keys.
+        others = [column.name for column in columns if column.kind == "unused"]
+        wanted += [Column(name, "key") for name in [*others, *targets]]
     n_rows = n_accepted = 0
     rejected = Counter[str]()
     with open_writer(out) as writer:
         for table, features in read_feature_batches(path, wanted, delimiter=delimiter):
-            result = model.assess(features, coverage=coverage, tails=tails)
+            result: Any = model.assess(features, coverage=coverage, tails=tails)
             answers = tabulate_assessment(result, targets)
+            if len(targets) > 1:
+                answers |= _tabulate_alone(
+                    model.predict_interval(features, coverage=coverage, simultaneous=False), targets
+                )
             for level, values in zip(levels, _predict_quantiles(model, features, levels), strict=True):
                 answers |= _name_outputs(f"quantile_{level:g}", values, targets)
-            keys = [name for name in table.column_names if name not in features.columns]
+            if probabilities and result.probabilities is not None:
+                named = zip(result.output_names, result.probabilities.T, strict=True)
+                answers |= {f"probability_{name}": column for name, column in named}
+            if ordinary is not None:
+                unusual = ordinary.find(features)
+                if explain:
+                    answers["unusual"] = describe_rows(unusual, len(features))
+                    answers["driven_by"] = ordinary.find_drivers(model, features, result)
+            inputs = [name for name in table.column_names if keep == "all" or name not in features.columns]
             # As they were in the file: pandas would turn whole numbers into floats.
-            named = {f"key_{name}" if name in answers else name: table[name] for name in keys}
+            named = {f"key_{name}" if name in answers else name: table[name] for name in inputs}
             writer.add((named or {"row": np.asarray(features.index)}) | answers)
             n_rows += len(features)
             n_accepted += 0 if result.accepted is None else int(result.accepted.sum())
             rejected.update([] if result.reason is None else result.reason.tolist())
             on_progress(n_rows)
     reasons = [] if model.novelty_threshold_ is None else REASONS[1:].tolist()
-    return {"rows": n_rows, "accepted": n_accepted} | {name: rejected[name] for name in reasons}
+    counts = {"rows": n_rows, "accepted": n_accepted} | {name: rejected[name] for name in reasons}
+    return FilePrediction(counts, [] if ordinary is None else ordinary.summarize())
 
 
 def _predict_quantiles(model: Any, features: Any, levels: Sequence[float] | Floats) -> Any:
@@ -129,6 +182,11 @@ def tabulate_assessment(result: Any, targets: Sequence[str]) -> dict[str, Any]:
     if result.lower is not None:
         table |= _name_outputs("lower", result.lower, targets) | _name_outputs("upper", result.upper, targets)
     return table | _list_known(result, ("confidence", "accepted", "reason"))
+
+
+def _tabulate_alone(interval: Any, targets: Sequence[str]) -> dict[str, Any]:
+    lower, upper = interval[..., 0], interval[..., 1]
+    return _name_outputs("lower_alone", lower, targets) | _name_outputs("upper_alone", upper, targets)
 
 
 def _list_known(result: Any, names: Sequence[str]) -> dict[str, Any]:

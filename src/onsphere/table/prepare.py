@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -11,17 +11,38 @@ import numpy as np
 from onsphere._internal.validation import check_number, check_option
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
-from onsphere.table.cells import parse_numbers, raise_problems, read_cells, read_features
+from onsphere.table.cells import (
+    Problem,
+    parse_as,
+    parse_numbers,
+    raise_problems,
+    read_cells,
+    read_features,
+    show_value,
+)
 from onsphere.table.columns import (
     Column,
     check_any_feature,
     check_frame,
+    check_has,
     describe_column,
     describe_columns,
+    force_kind,
+    is_missing_word,
     join_names,
 )
+from onsphere.table.number_styles import share_begins_like_number
 
-__all__ = ["TASKS", "PreparedTable", "drop_rows_without_target", "prepare_table", "split_target"]
+__all__ = [
+    "TASKS",
+    "KnownRows",
+    "PreparedTable",
+    "choose_columns",
+    "drop_rows_without_target",
+    "prepare_table",
+    "read_known_rows",
+    "split_target",
+]
 
 TASKS = ("auto", "regression", "classification")
 
@@ -49,6 +70,7 @@ def prepare_table(
     coverage: float,
     keys: Sequence[str],
     ignore: Sequence[str],
+    kinds: Mapping[str, str] | None = None,
     test_size: float,
     random_state: int,
 ) -> PreparedTable:
@@ -58,21 +80,23 @@ def prepare_table(
     check_number("fit_table", "test_size", test_size, above=0, below=1)
     check_number("fit_table", "random_state", random_state, above=0, below=2**32, closed="left", whole=True)
     check_frame(frame)
-    _check_names(frame, targets, [*keys, *ignore])
-    kept, notes = drop_rows_without_target(frame, targets)
-    classes, why = _choose_task(kept, targets, task)
+    kinds = kinds or {}
+    _check_names(frame, targets, [*keys, *ignore], list(kinds))
+    kept, notes = drop_rows_without_target(frame, targets, kinds=kinds)
+    classes, why = _choose_task(kept, targets, "classification" if "category" in map(kinds.get, targets) else task)
     if classes:
         kept = _drop_rare_classes(kept, targets[0], notes)
     _check_n_rows(kept, coverage, test_size)
-    columns = _choose_columns(kept, targets, keys, ignore)
-    X, y = split_target(kept, targets, columns, classes=classes)
-    read_features(X, columns)  # raises what cannot be read, with its row
+    columns = choose_columns(kept, targets, keys=keys, ignore=ignore, kinds=kinds)
+    check_any_feature(columns)
+    cells, y = split_target(kept, targets, columns, classes=classes)
+    X = read_features(cells, columns)  # as values, which the model recognises in any file; raises what cannot be read
     if not classes:
         _check_varies(y, targets)
     return PreparedTable(X, y, columns, classes, why, notes)
 
 
-def _check_names(frame: Any, targets: Sequence[str], others: Sequence[str]) -> None:
+def _check_names(frame: Any, targets: Sequence[str], others: Sequence[str], described: Sequence[str]) -> None:
     if not targets or len(set(targets)) < len(targets):
         raise InvalidInputError(
             f"Expected the name of each column to predict, once. Got {join_names(targets) or 'none'}. Name the "
@@ -89,7 +113,12 @@ def _check_names(frame: Any, targets: Sequence[str], others: Sequence[str]) -> N
             raise InvalidInputError(
                 f"Expected {name} to be a target, or else a key or an ignored column. Got both. Choose one."
             )
-    for name in [*targets, *others]:
+    for name in described:
+        if name in others:
+            raise InvalidInputError(
+                f"Expected {name} to be learned from, or else a key or an ignored column. Got both. Choose one."
+            )
+    for name in [*targets, *others, *described]:
         if name not in names:
             near = get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
@@ -114,39 +143,116 @@ def _check_varies(y: Any, targets: Sequence[str]) -> None:
         )
 
 
-def _choose_columns(frame: Any, targets: Sequence[str], keys: Sequence[str], ignore: Sequence[str]) -> list[Column]:
+def choose_columns(
+    frame: Any,
+    targets: Sequence[str],
+    *,
+    keys: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+) -> list[Column]:
+    """Describe all columns but the targets, as they are found or as a user says."""
+    kinds = kinds or {}
     columns: list[Column] = []
     for column in describe_columns(frame.drop(columns=list(targets))):
-        if column.name in keys:
+        if column.name in kinds:
+            kind, _, date_format = kinds[column.name].partition("=")
+            column = force_kind(column.name, frame[column.name], kind, date_format or None)
+        elif column.name in keys:
             column = Column(column.name, "key", "as asked")
         elif column.name in ignore:
             column = Column(column.name, "unused", "as asked")
         columns.append(column)
-    check_any_feature(columns)
     return columns
 
 
-def drop_rows_without_target(frame: Any, targets: Sequence[str], *, as_text: bool = False) -> tuple[Any, list[str]]:
-    """Return the rows in which every target is known, and a note on the others.
+class KnownRows(NamedTuple):
+    """Rows whose target is known, as a model takes them, notes on the others, and the same rows as they came."""
+
+    X: Any
+    y: Any
+    notes: list[str]
+    frame: Any
+
+
+def read_known_rows(
+    frame: Any, targets: Sequence[str], columns: Sequence[Column], *, labels: Any = None, source: str
+) -> KnownRows:
+    """Return the rows of a table whose target is known.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    targets : sequence of str
+    columns : sequence of Column
+        The columns that the model was fitted on.
+    labels : array, optional
+        The classes that the model knows; without them, targets are numbers.
+    source : str
+        Where the rows are from, for messages.
+    """
+    classes = labels is not None
+    check_has(source, list(frame.columns), [*(column.name for column in columns if column.is_feature), *targets])
+    # Classes that are text stay text, even where those of this table could be numbers.
+    as_text = classes and labels.dtype.kind == "U"
+    known, notes = drop_rows_without_target(frame, targets, as_text=as_text)
+    X, y = split_target(known, targets, columns, classes=classes)
+    if as_text:
+        y = y.astype(np.str_)
+    elif classes and y.dtype.kind not in "biu":
+        values = known[targets[0]]
+        numbers = parse_numbers(values)
+        row = int(np.argmax(numbers.isna() | (numbers != np.floor(numbers))))
+        problem = Problem(targets[0], row, f"a class such as {labels.tolist()[0]!r}", show_value(values.tolist()[row]))
+        advice = "Pass rows with the classes that the model was fitted on."
+        raise_problems([problem], index=values.index, source=source, advice=advice)
+    if classes:
+        notes = notes + _note_unknown_classes(y, labels)
+    return KnownRows(read_features(X, columns, source=source), y, notes, known)
+
+
+def _note_unknown_classes(y: Any, labels: Any) -> list[str]:
+    unknown = y[~np.isin(y, labels)]
+    if len(unknown) == 0:
+        return []
+    names = [str(name) for name in np.unique(unknown).tolist()]
+    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    return [f"{len(unknown):,} rows have a class the model was not fitted on: {shown}"]
+
+
+def drop_rows_without_target(
+    frame: Any, targets: Sequence[str], *, as_text: bool = False, kinds: Mapping[str, str] | None = None
+) -> tuple[Any, list[str]]:
+    """Return the rows in which every target is known, and notes on the others and on how targets are read.
 
     Targets become numbers, booleans or text; with `as_text`, numbers that were written as text stay text.
     """
     known = frame[frame[list(targets)].notna().all(axis=1)]
     if len(known) == 0:
         raise InvalidInputError(f"Expected rows with {' and '.join(targets)}. Got none: every value is missing.")
-    known = known.assign(**{name: _convert_target(name, known[name], as_text) for name in targets})
+    notes: list[str] = []
+    for name in targets:
+        is_text = as_text or (kinds or {}).get(name) == "category"
+        known = known.assign(**{name: _convert_target(name, known[name], (kinds or {}).get(name), is_text, notes)})
+    known = known[known[list(targets)].notna().all(axis=1)]
     n_lost = len(frame) - len(known)
-    return known, [f"{n_lost:,} rows without {' or '.join(targets)} are left out"] if n_lost else []
+    return known, [*([f"{n_lost:,} rows without {' or '.join(targets)} are left out"] if n_lost else []), *notes]
 
 
-def _convert_target(name: str, values: Any, as_text: bool) -> Any:
+def _convert_target(name: str, values: Any, kind: str | None, as_text: bool, notes: list[str]) -> Any:
     """Return a target without missing values as numbers, booleans or text."""
     values = values.infer_objects()  # booleans among which some were missing
-    column = describe_column(name, values)
+    if as_text:
+        return values
+    column = describe_column(name, values) if kind is None else force_kind(name, values, kind)
     if column.note.startswith("holds"):
         raise InvalidInputError(f"Expected numbers or classes in {name}, which {column.note}. Choose another target.")
-    if column.kind == "number" and column.written_as_text and not column.mixed and not as_text:
-        values = parse_numbers(values)
+    if column.kind == "number" and column.written_as_text:
+        numbers = parse_as(column, values)
+        is_other = numbers.isna() & ~is_missing_word(values.astype(str))
+        # Other text stays, for an error that names it, unless numbers were asked for.
+        values = numbers if kind == "number" or not is_other.any() else numbers.astype(object).where(~is_other, values)
+        notes += [f"{name}: {column.note}"] if column.note != "numbers written as text" else []
     if values.dtype.kind == "f" and bool((values == np.floor(values)).all()) and bool((values.abs() < 2**53).all()):
         return values.astype(np.int64)  # whole numbers among which some were missing
     return values
@@ -186,10 +292,23 @@ def _choose_task(frame: Any, targets: Sequence[str], task: str) -> tuple[bool, s
         kind = describe_column(name, target).kind
         if kind in ("number", "date"):
             return False, f"{name} holds {kind}s"  # an error that names the value follows
+        _check_is_no_number(name, target)
         return True, f"{name} is text with {n_different} different values"
     if target.dtype.kind in "iu" and n_different <= _MOST_CLASSES:
         return True, f"{name} has {n_different} different whole numbers; choose the task regression if they are amounts"
     return False, f"{name} has {n_different:,} different numbers"
+
+
+def _check_is_no_number(name: str, target: Any) -> None:
+    """Raise an error if most of a target that is text begins like a number: it may be an amount, and not a class."""
+    texts = target.astype(str)
+    n_different = texts.nunique()
+    if share_begins_like_number(texts) > 0.5 and n_different > _MOST_CLASSES:
+        raise InvalidInputError(
+            f"Expected numbers or classes in {name}. Got {n_different:,} different texts such as {texts.iloc[0]!r}, "
+            "which begin like numbers but cannot all be read as numbers. Say that the column is a number, to read the "
+            "others as missing, or a category, to predict classes."
+        )
 
 
 def _drop_rare_classes(frame: Any, target: str, notes: list[str]) -> Any:
