@@ -1,8 +1,15 @@
-"""The service under load on loopback: throughput, latency, wrong answers against an oracle, and kill -9.
+"""The service under load on loopback, beside an earlier version of it: throughput, latency, attacks, kill -9, memory.
 
-Needs wrk, which asks from a process of its own. One row per request; every answer is stored before it is sent.
+Needs wrk, which asks from a process of its own, and takes about six minutes on an idle machine. Every answer is stored
+before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run:
+
+    git worktree add /tmp/before c89aa76
+    python benchmarks/service_load.py --before /tmp/before
+
+`--only memory` and the like measure one part, print it, and record nothing.
 """
 
+import argparse
 import json
 import os
 import random
@@ -14,22 +21,42 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pandas as pd
+import psutil
 from _record import record
 
 from onsphere.export import export_onnx
 from onsphere.table import fit_table
 
-SECONDS, SECONDS_MORE, CONNECTIONS = int(os.environ.get("SECONDS", "60")), 15, 8
+SECONDS, CONNECTIONS, N_MEMORY = int(os.environ.get("SECONDS", "6")), 8, 100_000
 TOLERANCE = 1e-6  # of a wrong answer: rounding depends on how many rows are asked about at once
+HERE = Path(__file__).parents[1]
 START = """
 import sys
 from onsphere.service import Settings, serve
 serve(Settings(sys.argv[1], port=0, rate=0.0), on_ready=lambda address: print(address, flush=True))
+"""
+CONSTANT = """
+import socket, sys, uvicorn
+from fastapi import FastAPI, Request
+app = FastAPI()
+@app.post("/v1/assess")
+async def answer(request: Request) -> dict[str, float]:
+    await request.body()
+    return {"value": 1.0}
+@app.get("/readyz")
+async def ready() -> dict[str, bool]:
+    return {"ready": True}
+listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+config = uvicorn.Config(app, http="h11", ws="none", log_level="error", access_log=False)
+uvicorn.Server(config).run(sockets=[listener])
 """
 
 
@@ -48,28 +75,59 @@ def table(n_rows, seed):
 
 
 class Served:
-    """A service in its own process."""
+    """A service in its own process, of this clone or of another one."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, path, *, clone=HERE, code=START):
+        self.path, self.clone, self.code = path, clone, code
 
     def __enter__(self):
-        log = open(os.devnull, "w")
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", START, str(self.path)]
-        self.run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
-        log.close()
+        Path(f"{self.path}.sqlite").unlink(missing_ok=True)
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{self.clone}/src"}
+        command = [sys.executable, "-c", self.code, str(self.path)]
+        self.run = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, cwd=self.clone
+        )
         self.url = self.run.stdout.readline().strip()
         while True:
             try:
-                if httpx.get(f"{self.url}/readyz").status_code == 200:
+                if httpx.get(f"{self.url}/readyz", timeout=60).status_code == 200:
                     return self
             except httpx.TransportError:
                 time.sleep(0.1)
 
     def __exit__(self, *_):
         self.run.send_signal(signal.SIGTERM)
-        self.run.wait(60)
+        try:
+            self.run.wait(60)
+        except subprocess.TimeoutExpired:  # as the version before may after an attack
+            self.run.kill()
+            self.run.wait()
+        self.run.stdout.close()
+
+
+def wrk(url, bodies, seconds, connections, folder):
+    script = Path(folder) / "ask.lua"
+    quoted = ",\n".join("'" + body + "'" for body in bodies)
+    script.write_text(
+        f"local bodies = {{{quoted}}}\nlocal n = 0\n"
+        'request = function() n = n + 1; return wrk.format("POST", "/v1/assess", '
+        '{["Content-Type"] = "application/json"}, bodies[n % #bodies + 1]) end\n'
+    )
+    options = ["-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "--latency", "-s", str(script), url]
+    text = subprocess.run(["wrk", *options], capture_output=True, text=True, check=True).stdout
+    units = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+    shares = {
+        share: float(number) * units[unit] for share, number, unit in re.findall(r"(\d+)%\s+([\d.]+)(us|ms|s)", text)
+    }
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    broken = re.search(r"Socket errors: (.*)", text)
+    return {
+        "requests/s": float(re.search(r"Requests/sec:\s+([\d.]+)", text)[1]),
+        "p50 ms": shares["50"],
+        "p99 ms": shares["99"],
+        "refused": int(refused[1]) if refused else 0,
+        "socket errors": broken[1] if broken else "none",
+    }
 
 
 def ask(url, rows, expected, done, found):
@@ -106,49 +164,97 @@ def start_asking(url, rows, expected, n_threads):
     return stop
 
 
-def wrk(url, rows, seconds, connections, folder):
-    bodies = ",\n".join("'" + json.dumps({"rows": [row]}) + "'" for row in rows[:50])
-    script = Path(folder) / "ask.lua"
-    script.write_text(
-        f"local bodies = {{{bodies}}}\nlocal n = 0\n"
-        'request = function() n = n + 1; return wrk.format("POST", "/v1/assess", '
-        '{["Content-Type"] = "application/json"}, bodies[n % #bodies + 1]) end\n'
-    )
-    command = [
-        "wrk",
-        "-t1",
-        f"-c{connections}",
-        f"-d{seconds}s",
-        "--timeout",
-        "30s",
-        "--latency",
-        "-s",
-        str(script),
-        url,
-    ]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    units = {"us": 1e-3, "ms": 1.0, "s": 1e3}
-    shares = {
-        share: float(number) * units[unit] for share, number, unit in re.findall(r"(\d+)%\s+([\d.]+)(us|ms|s)", text)
-    }
-    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
-    broken = re.search(r"Socket errors: (.*)", text)
-    return {
-        "requests/s": float(re.search(r"Requests/sec:\s+([\d.]+)", text)[1]),
-        "p50 ms": shares["50"],
-        "p99 ms": shares["99"],
-        "refused": int(refused[1]) if refused else 0,
-        "socket errors": broken[1] if broken else "none",
-    }
-
-
-def measure_load(path, rows, expected, seconds, connections, folder):
+def measure_load(path, rows, expected, connections, folder):
+    """Measure this version, with one more client that compares its answers with those of the model."""
     with Served(path) as served:
         stop = start_asking(served.url, rows, expected, 1)
-        figures = wrk(served.url, rows, seconds, connections, folder)
+        figures = wrk(served.url, list_bodies(rows), SECONDS, connections, folder)
         found = stop()
-    asked = {"file": path.name, "seconds": seconds, "connections": connections}
+    asked = {"file": path.name, "seconds": SECONDS, "connections": connections}
     return {**asked, **figures, "checked": found["asked"], "wrong": found["wrong"]}
+
+
+def list_bodies(rows):
+    return [json.dumps({"rows": [row]}) for row in rows[:50]]
+
+
+def compare_versions(graph, rows, folder, versions):
+    """Measure the ONNX graph on each version in turn: one row at 8 and 32 connections, and a thousand rows at 4."""
+    many = [json.dumps({"rows": (rows * 2)[:1000]})]
+    kinds = [("one row", list_bodies(rows), 8), ("one row", list_bodies(rows), 32), ("1,000 rows", many, 4)]
+    found = []
+    for name, clone in versions.items():
+        with Served(graph, clone=clone) as served:
+            wrk(served.url, kinds[0][1], 2, 8, folder)
+            for kind, bodies, connections in kinds:
+                asked = {"version": name, "request": kind, "connections": connections}
+                found.append({**asked, **wrk(served.url, bodies, SECONDS, connections, folder)})
+    with Served(Path(folder) / "none", code=CONSTANT) as served:
+        asked = {"version": "FastAPI on h11, a constant", "request": "one row", "connections": 8}
+        found.append({**asked, **wrk(served.url, kinds[0][1], SECONDS, 8, folder)})
+    return found
+
+
+BODIES = {
+    "16 MiB of []": ("/v1/assess", b'{"rows":[' + b"[]," * (5 * 2**20) + b"[]]}", "application/json"),
+    "400,000 names": ("/v1/assess", b"a," * 400_000 + b"b", "text/csv"),
+    "50,000 rows": ("/v1/assess", b"size,rooms,shop,new\n" + b"0.5,3,a,true\n" * 50_000, "text/csv"),
+    "1 MiB of labels": ("/v1/labels", b'{"labels":[' + b"[]," * 345_000 + b"[]]}", "application/json"),
+}
+
+
+def send_again_and_again(served, done, path, body, media_type):
+    with httpx.Client(base_url=served.url, timeout=2 * SECONDS) as client:
+        while not done.is_set():
+            with suppress(httpx.TransportError):
+                client.post(path, content=body, headers={"content-type": media_type})
+
+
+def lock_store(served, done):
+    with closing(sqlite3.connect(f"{served.path}.sqlite", isolation_level=None, timeout=60)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        done.wait()
+
+
+def measure_attacks(graph, rows, folder, versions):
+    """Measure the single rows of one client, calm and while another one attacks again and again."""
+    found = []
+    attacks = {
+        name: partial(send_again_and_again, path=path, body=body, media_type=media_type)
+        for name, (path, body, media_type) in BODIES.items()
+    }
+    attacks["a locked store"] = lock_store
+    for version, clone in versions.items():
+        with Served(graph, clone=clone) as served:
+            calm = wrk(served.url, list_bodies(rows), SECONDS, 1, folder)
+        for name, attack in {"none": None, **attacks}.items():
+            figures = calm if attack is None else measure_under_attack(graph, rows, folder, clone, attack)
+            ratio = round(figures["p99 ms"] / calm["p99 ms"], 1)
+            found.append({"version": version, "attack": name, **figures, "p99 to calm": ratio})
+    return found
+
+
+def measure_under_attack(graph, rows, folder, clone, attack):
+    with Served(graph, clone=clone) as served:
+        done = threading.Event()
+        thread = threading.Thread(target=attack, args=(served, done))
+        thread.start()
+        time.sleep(1)
+        figures = wrk(served.url, list_bodies(rows), SECONDS, 1, folder)
+        done.set()
+        thread.join()
+        return figures
+
+
+def measure_memory(graph, rows, folder):
+    """Measure how far the memory of the service and its child grows over many requests, after the first tenth."""
+    with Served(graph) as served:
+        process, n_asked, sizes = psutil.Process(served.run.pid), 0, []
+        while n_asked < N_MEMORY:
+            n_asked += wrk(served.url, list_bodies(rows), SECONDS, 32, folder)["requests/s"] * SECONDS
+            if n_asked >= N_MEMORY / 10:
+                sizes.append(sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]))
+        return {"requests": round(n_asked), "growth": sizes[-1] / sizes[0] - 1}
 
 
 def count_lost(path, rows, expected):
@@ -161,33 +267,57 @@ def count_lost(path, rows, expected):
     with sqlite3.connect(f"{path}.sqlite") as connection:
         kept = {name for (name,) in connection.execute("SELECT request FROM onsphere_assessments")}
     connection.close()
-    return len(found["stored"]), len(set(found["stored"]) - kept)
+    return {"acknowledged": len(found["stored"]), "lost": len(set(found["stored"]) - kept)}
 
 
-load_before = os.getloadavg()[1]
-with tempfile.TemporaryDirectory() as folder:
-    fit = fit_table(table(1000, 0), ["price"], backbone="kernel")
-    summary = {"data": "made up", **fit.summary()}
-    native = fit.model.save(Path(folder) / "model.onsphere", summary=summary)
-    new = table(500, 1).drop(columns="price")
-    graph = Path(folder) / "model.onnx"
-    export_onnx(fit.model, graph, X=new, coverage=fit.coverage, summary=summary)
-    rows, expected = new.to_dict(orient="records"), fit.model.assess(new, coverage=fit.coverage).to_dict()
-    figures = [
-        measure_load(native, rows, expected, SECONDS, CONNECTIONS, folder),
-        measure_load(native, rows, expected, SECONDS_MORE, 4 * CONNECTIONS, folder),
-        measure_load(graph, rows, expected, SECONDS_MORE, CONNECTIONS, folder),
-    ]
-    n_stored, n_lost = count_lost(native, rows, expected)
-record(
-    "service_load",
-    about="`onsphere serve`, one worker, asked by wrk on the same machine, one row per request, a kernel model of a "
-    "table of 1,000 rows; SQLite holds each assessment before it is answered. At the same time one more client "
-    "compares its answers with those of the model in its own process, to "
-    f"{TOLERANCE:g}: the model itself answers a row alone and among others with a difference of up to 2e-7. The load "
-    "average tells how many other processes wanted the cores before anything was asked.",
-    rows=figures,
-    acknowledged_before_kill_9=n_stored,
-    lost_by_kill_9=n_lost,
-    load_average_before=round(load_before, 1),
-)
+def main():
+    parts = ("load", "versions", "attacks", "memory", "kill")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--before", type=Path, help="a clone of an earlier version")
+    parser.add_argument("--only", choices=parts)
+    given = parser.parse_args()
+    versions = ({} if given.before is None else {"before": given.before}) | {"now": HERE}
+    load_before = os.getloadavg()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        fit = fit_table(table(1000, 0), ["price"], backbone="kernel")
+        summary = {"data": "made up", **fit.summary()}
+        native = fit.model.save(Path(folder) / "model.onsphere", summary=summary)
+        new = table(500, 1).drop(columns="price")
+        graph = Path(folder) / "model.onnx"
+        export_onnx(fit.model, graph, X=new, coverage=fit.coverage, summary=summary)
+        rows, expected = new.to_dict(orient="records"), fit.model.assess(new, coverage=fit.coverage).to_dict()
+        asked = [(native, CONNECTIONS), (native, 4 * CONNECTIONS), (graph, CONNECTIONS)]
+        measures = {
+            "load": lambda: [measure_load(path, rows, expected, n_clients, folder) for path, n_clients in asked],
+            "versions": lambda: compare_versions(graph, rows, folder, versions),
+            "attacks": lambda: measure_attacks(graph, rows, folder, versions),
+            "memory": lambda: measure_memory(graph, rows, folder),
+            "kill": lambda: count_lost(native, rows, expected),
+        }
+        found = {}
+        for part in parts if given.only is None else [given.only]:
+            found[part] = measures[part]()
+            for row in found[part] if isinstance(found[part], list) else [found[part]]:
+                print(part, row, flush=True)
+    if given.only is not None:
+        return
+    record(
+        "service_load",
+        about="`onsphere serve`, one worker, asked by wrk on the same machine, one row per request, a kernel model of "
+        "a table of 1,000 rows; SQLite holds each assessment before it is answered. At the same time one more client "
+        "compares its answers with those of the model in its own process, to "
+        f"{TOLERANCE:g}: the model itself answers a row alone and among others with a difference of up to 2e-7. The "
+        "load average tells how many other processes wanted the cores before anything was asked.",
+        rows=found["load"],
+        acknowledged_before_kill_9=found["kill"]["acknowledged"],
+        lost_by_kill_9=found["kill"]["lost"],
+        side_by_side=found["versions"],
+        attacks=found["attacks"],
+        memory_growth=found["memory"]["growth"],
+        memory_requests=found["memory"]["requests"],
+        load_average_before=round(load_before, 1),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -352,10 +352,8 @@ def test_every_flipped_byte_is_rejected_or_damageless(path):
         ({"manifest__json": "{}"}, "which format"),
         ({"manifest__json": '{"format": true}'}, "which format"),
         ({"manifest__json": '{"format": -5}'}, "which format"),
-        ({"manifest__json": '{"format": 1}'}, "lacks parts"),
-        ({"manifest__json": '{"format": 1, "parts": [], "summary": {}, "libraries": {}}'}, "lacks parts"),
-        ({"manifest__json": '{"format": 1, "parts": {}, "summary": null, "libraries": {}}'}, "lacks parts"),
-        ({"manifest__json": '{"format": 1, "parts": {}, "summary": {}, "libraries": {}}'}, "no checksum"),
+        ({"manifest__json": '{"format": 1}'}, "should about: onsphere, libraries, model, n_features, columns"),
+        ({"manifest__json": '{"format": 1, "summary": null, "libraries": {}}'}, "rule, summary"),
         ({"manifest__json": "{"}, "cannot be read"),
         ({"model__skops": b"PK other"}, "checksum"),
     ],
@@ -364,6 +362,14 @@ def test_missing_or_wrong_parts_are_rejected(parts, message, path):
     fit_model().save(path)
     replace_parts(path, **parts)
     with pytest.raises(InvalidInputError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize("parts", [None, [], {}, {"model.skops": {}}])
+def test_a_manifest_without_a_checksum_is_rejected(parts, path):
+    fit_model().save(path)
+    change_manifest(path, parts=parts)
+    with pytest.raises(InvalidInputError, match="no checksum"):
         load(path)
 
 
@@ -566,6 +572,21 @@ def test_what_could_not_be_found_again_is_refused_when_it_is_saved(path):
         with pytest.raises(InvalidTypeError, match=rf"found again by name\. Got \S*{name}\. A lambda"):
             model.save(path)
         assert not path.exists()
+
+
+def test_a_function_of_the_script_that_is_run_is_refused_too(path, monkeypatch):
+    def add_columns(rows):
+        return rows.sum(axis=1)
+
+    add_columns.__module__, add_columns.__qualname__ = "__main__", "add_columns"
+    monkeypatch.setattr(sys.modules["__main__"], "add_columns", add_columns, raising=False)
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = HCMRegressor(add_columns).fit(X, X.sum(axis=1) + X[:, 0] ** 3)
+    with pytest.raises(
+        InvalidTypeError, match=r"Got __main__\.add_columns\. A lambda, or what is defined .*in the script"
+    ):
+        model.save(path)
+    assert not path.exists()
 
 
 def test_without_skops_it_says_what_to_install(path, monkeypatch):

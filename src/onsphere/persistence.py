@@ -16,7 +16,6 @@ import re
 import sys
 import warnings
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -27,6 +26,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.manifests import CALIBRATED_BY, find_wrong_parts
 from onsphere._internal.saved_models import add_settings, check_trees, mark_unsigned, rename_settings, rename_types
 from onsphere._internal.validation import missing_extra_error
 from onsphere.calibration import Calibration
@@ -46,7 +46,6 @@ __all__ = [
 ]
 
 FORMAT = 4
-CALIBRATED_BY = ("held-out rows", "cross-validation")
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
@@ -102,12 +101,14 @@ def _check_names(found: Sequence[str]) -> None:
     lost: list[str] = []
     for name in found:
         module, _, attribute = name.rpartition(".")
-        if module in sys.modules and not hasattr(sys.modules[module], attribute):
+        is_lost = module in sys.modules and not hasattr(sys.modules[module], attribute)
+        if module == "__main__" or is_lost:
             lost.append(name)
     if lost:
         raise InvalidTypeError(
             f"Expected a model of parts that can be found again by name. Got {', '.join(lost)}. A lambda, or what is "
-            "defined inside a function, is lost when the program ends: define it at the top of a module, and fit again."
+            "defined inside a function or in the script that is run, is lost when the program ends: define it at the "
+            "top of a module that is imported, and fit again."
         )
 
 
@@ -136,10 +137,12 @@ def load(path: str | Path, *, trusted: Sequence[str] = ()) -> Any:
     return load_with_manifest(path, trusted=trusted)[0]
 
 
-def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tuple[Any, dict[str, Any]]:
-    """Load a model that `save` wrote, together with its manifest."""
+def load_with_manifest(
+    path: str | Path, *, content: bytes | None = None, trusted: Sequence[str] = ()
+) -> tuple[Any, dict[str, Any]]:
+    """Load a model that `save` wrote, and its manifest; from what was read from the file, if that is given."""
     skops = _import_skops("load")
-    manifest, content = _read_parts(Path(path))
+    manifest, content = _read_parts(Path(path), content)
     _check_unpacked(Path(path), content)
     try:
         if manifest["format"] == 1:
@@ -171,6 +174,10 @@ def load_with_manifest(path: str | Path, *, trusted: Sequence[str] = ()) -> tupl
     has_frames = type(vars(model).get("_frames")).__name__ in ("NoneType", "Frames")
     if not (isinstance(model.calibration_, Calibration | None) and has_frames) or model.estimator_ is None:
         raise _make_damage_error(path, "its model was not fitted by onsphere")
+    own = make_manifest(model, None)
+    other = [name for name in ("model", "n_features", "columns", "classes") if manifest[name] != own[name]]
+    if other:
+        raise _make_damage_error(path, f"its manifest is about another model, by its {', '.join(other)}")
     _warn_about_versions(manifest)
     return model, manifest
 
@@ -180,17 +187,18 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     return _read_parts(Path(path))[0]
 
 
-def _read_parts(path: Path) -> tuple[dict[str, Any], bytes]:
+def _read_parts(path: Path, file: bytes | None = None) -> tuple[dict[str, Any], bytes]:
     """Read the manifest and the model, and check that they are not damaged."""
-    if path.is_dir() or not path.exists():
+    if file is None and not path.is_file():
         raise InvalidInputError(f"Expected a file written by save. Got {path}, which {_describe_missing(path)}.")
     try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = _read_manifest(path, archive)
-            content = _read_part(path, archive, _MODEL, _compute_largest_size(path))
-    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
+        file = path.read_bytes() if file is None else file
+        with zipfile.ZipFile(io.BytesIO(file)) as archive:
+            manifest = _read_manifest(path, archive, _LARGEST_RATIO * len(file))
+            content = _read_part(path, archive, _MODEL, _LARGEST_RATIO * len(file))
+    except InvalidInputError:
+        raise
+    except Exception as error:  # each way of packing has its own
         raise InvalidInputError(
             f"Expected a file written by save. Got {path}, which cannot be read as one: {error}. Check that it is the "
             "right file and was copied whole."
@@ -205,10 +213,6 @@ def _describe_missing(path: Path) -> str:
     return "is a folder" if path.is_dir() else "does not exist"
 
 
-def _compute_largest_size(path: Path) -> int:
-    return _LARGEST_RATIO * path.stat().st_size
-
-
 def _read_part(path: Path, archive: zipfile.ZipFile, name: str, largest: int) -> bytes:
     if name not in archive.namelist():
         raise _make_damage_error(path, f"it has no part {name}")
@@ -219,8 +223,8 @@ def _read_part(path: Path, archive: zipfile.ZipFile, name: str, largest: int) ->
         return part.read(size)  # and no more, whatever the part would unpack to
 
 
-def _read_manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
-    text = _read_part(path, archive, _MANIFEST, min(_LARGEST_MANIFEST, _compute_largest_size(path)))
+def _read_manifest(path: Path, archive: zipfile.ZipFile, largest: int) -> dict[str, Any]:
+    text = _read_part(path, archive, _MANIFEST, min(_LARGEST_MANIFEST, largest))
     manifest: Any = json.loads(text)
     if not isinstance(manifest, dict) or type(manifest.get("format")) is not int or manifest["format"] < 1:
         raise _make_damage_error(path, "its manifest does not say which format it has")
@@ -229,23 +233,37 @@ def _read_manifest(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
             f"Expected a model file of format {FORMAT} or older. Got {path} of format {manifest['format']}, made by "
             f"onsphere {manifest.get('onsphere')}. Install that version or a newer one."
         )
-    if not all(isinstance(manifest.get(name), dict) for name in ("parts", "summary", "libraries")):
-        raise _make_damage_error(path, "its manifest lacks parts, summary or libraries")
-    expected = manifest["parts"].get(_MODEL)
+    wrong = find_wrong_parts(manifest)
+    if wrong:
+        raise _make_damage_error(path, f"its manifest does not say what it should about: {', '.join(wrong)}")
+    parts = manifest.get("parts")
+    expected = parts.get(_MODEL) if isinstance(parts, dict) else None
     if not isinstance(expected, dict) or not isinstance(expected.get("sha256"), str):
         raise _make_damage_error(path, f"its manifest has no checksum of {_MODEL}")
     return manifest
 
 
 def _check_unpacked(path: Path, content: bytes) -> None:
-    """Check the size of the arrays: skops stores them unpacked, and packed ones could grow without limit."""
+    """Check the size of the arrays: skops stores them unpacked, and packed ones could grow without limit.
+
+    Only sparse arrays are packed, each in an archive of its own.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             total = sum(part.file_size for part in archive.infolist())
-    except zipfile.BadZipFile as error:
+            packed = [archive.read(part) for part in archive.infolist() if total <= len(content) and _is_packed(part)]
+        for part in packed:
+            with zipfile.ZipFile(io.BytesIO(part)) as archive:
+                inner = sum(each.file_size for each in archive.infolist())
+                total = max(total, len(content) + inner if inner > _LARGEST_RATIO * len(part) else 0)
+    except Exception as error:  # each way of packing has its own
         raise _make_damage_error(path, str(error)) from None
     if total > len(content):
         raise _make_damage_error(path, f"its model would unpack to {total:,} bytes from {len(content):,}")
+
+
+def _is_packed(part: zipfile.ZipInfo) -> bool:
+    return part.filename.endswith(".npz")
 
 
 def _make_damage_error(path: str | Path, why: str) -> InvalidInputError:

@@ -1,5 +1,6 @@
 """Requests that wait at the same time: asked together, answered as if each were alone."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -11,9 +12,11 @@ import pytest
 
 from onsphere import load
 from onsphere.service import Settings, batching
-from onsphere.service.batching import CSV, JSON, Batcher, PendingRequest, assess_together
+from onsphere.service.answers import RequestError
+from onsphere.service.batching import Batcher, PendingRequest, Reply, assess_together
 from onsphere.service.engine import load_engine
-from onsphere.service.replies import RequestError
+from onsphere.service.hot_reload import LiveModel
+from onsphere.service.rows import CSV, JSON
 
 SETTINGS = Settings("m.onsphere")
 
@@ -26,12 +29,15 @@ class Counted:
         self.facts = self._engine.facts
         self.go_on.set()
 
-    def assess(self, rows, *, coverage):
-        self.calls.append(len(rows))
+    def assess(self, values, *, coverage):
+        self.calls.append(len(values["size"]))
         assert self.go_on.wait(60)
-        if len(rows) > 1 and (np.asarray(rows["size"]) == 13.0).any():
+        if len(values["size"]) > 1 and (values["size"] == 13.0).any():
             raise ZeroDivisionError("of all of them")
-        return self._engine.assess(rows, coverage=coverage)
+        return self._engine.assess(values, coverage=coverage)
+
+    def interrupt(self):
+        self.go_on.set()
 
 
 @pytest.fixture
@@ -41,7 +47,21 @@ def engine(models):
 
 def make_request(engine, *rows, coverage=0.9, body=None, media_type=JSON):
     body = json.dumps({"rows": rows}).encode() if body is None else body
-    return PendingRequest(engine, body, media_type, media_type, coverage, "r", time.perf_counter())
+    live = LIVE.setdefault(id(engine), LiveModel(engine, None, max_rows=50_000))
+    return PendingRequest(live, body, media_type, media_type, coverage, "r", time.perf_counter())
+
+
+LIVE = {}
+
+
+def assess(*requests):
+    """The outcome of each request, in its order."""
+    found = dict(assess_together(requests, SETTINGS))
+    return [found[request] for request in requests]
+
+
+def list_rows(reply):
+    return json.loads(reply.body)
 
 
 def make_rows(helpers, n_rows, seed=0):
@@ -71,108 +91,121 @@ def test_each_request_is_answered_as_if_it_were_alone(models, helpers, name):
     if name != "table":
         rows = [list(pair) for pair in np.random.default_rng(0).normal(size=(40, 2))]
     parts = [rows[:1], rows[1:3], rows[3:30], rows[30:]]
-    together = [make_request(engine, *part) for part in parts]
-    assess_together(together, SETTINGS)
-    for part, one in zip(parts, together, strict=True):
-        assess_together([alone := make_request(engine, *part)], SETTINGS)
-        found, expected = one.future.result(), alone.future.result()
-        for row, other in zip(found.rows, expected.rows, strict=True):
+    together = assess(*[make_request(engine, *part) for part in parts])
+    for part, found in zip(parts, together, strict=True):
+        [expected] = assess(make_request(engine, *part))
+        for row, other in zip(list_rows(found), list_rows(expected), strict=True):
             assert_alike(row, other)
         assert found.record.uncertainty == pytest.approx(expected.record.uncertainty, rel=1e-5, abs=1e-6)
         assert len(found.record.rejected) == len(expected.record.rejected)
-        assert [found.batch.get_key(index) for index in range(len(part))] == [
-            expected.batch.get_key(index) for index in range(len(part))
-        ]
 
 
 def test_requests_for_the_same_coverage_share_a_call(engine, helpers):
     together = [make_request(engine, *make_rows(helpers, 3, seed)) for seed in range(4)]
     together.insert(1, make_request(engine, helpers.row, coverage=0.5))
-    assess_together(together, SETTINGS)
+    wide, narrow, *_ = (list_rows(reply)[0] for reply in assess(*together))
     assert engine.calls == [12, 1]
-    narrow, wide = (together[place].future.result().rows[0] for place in (1, 0))
     assert narrow["upper"] - narrow["lower"] < wide["upper"] - wide["lower"]
 
 
 def test_a_call_has_a_largest_number_of_rows(engine, helpers, monkeypatch):
     monkeypatch.setattr(batching, "_ROWS_PER_CALL", 5)
-    together = [make_request(engine, *make_rows(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)]
-    assess_together(together, SETTINGS)
-    assert engine.calls == [7, 5, 3]
-    assert [len(one.future.result().rows) for one in together] == [7, 3, 2, 2, 1]
+    found = assess(*[make_request(engine, *make_rows(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)])
+    assert engine.calls == [7, 3, 5]
+    assert [len(list_rows(reply)) for reply in found] == [7, 3, 2, 2, 1]
 
 
 def test_a_bad_request_fails_alone(engine, helpers):
-    good, bad = make_request(engine, helpers.row), make_request(engine, {**helpers.row, "size": "many"})
+    bad, good = make_request(engine, {**helpers.row, "size": "many"}), make_request(engine, helpers.row)
     broken, csv = make_request(engine, body=b"{"), make_request(engine, body=b"size\nx\n", media_type=CSV)
-    assess_together([bad, good, broken, csv], SETTINGS)
+    first, found, *others = assess(bad, good, broken, csv)
     assert engine.calls == [1]
-    assert good.future.result().rows[0]["accepted"] is True
-    for one, expected in ((bad, "a number in the column size"), (broken, "Expected JSON"), (csv, "rooms")):
-        with pytest.raises(RequestError, match=expected):
-            one.future.result()
+    assert list_rows(found)[0]["accepted"] is True
+    for error, expected in zip((first, *others), ("number in the column size", "Expected JSON", "rooms"), strict=True):
+        assert isinstance(error, RequestError)
+        assert expected in error.detail
 
 
 def test_rows_that_the_model_rejects_do_not_fail_the_others(models):
     engine = load_engine(models["array"])
-    together = [make_request(engine, [0.5, 1.0]), make_request(engine, [None, 1.0]), make_request(engine, [0.5, -1.0])]
-    assess_together(together, SETTINGS)
-    with pytest.raises(RequestError, match="NaN"):
-        together[1].future.result()
+    first, wrong, last = assess(*[make_request(engine, row) for row in ([0.5, 1.0], [None, 1.0], [0.5, -1.0])])
+    assert isinstance(wrong, RequestError)
+    assert "NaN" in wrong.detail
     expected = load(models["array"]).predict([[0.5, 1.0], [0.5, -1.0]])
-    assert [together[place].future.result().rows[0]["value"] for place in (0, 2)] == pytest.approx(expected)
+    assert [list_rows(reply)[0]["value"] for reply in (first, last)] == pytest.approx(expected)
 
 
 def test_a_shared_call_that_fails_is_repeated_one_by_one(engine, helpers):
-    together = [make_request(engine, {**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)]
-    assess_together(together, SETTINGS)
+    found = assess(*[make_request(engine, {**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)])
     assert engine.calls == [3, 1, 1, 1]
-    assert all(one.future.result().rows for one in together)
+    assert all(isinstance(reply, Reply) for reply in found)
 
 
 def test_an_error_in_an_answer_fails_its_request_alone(engine, helpers, monkeypatch):
-    first, second = make_request(engine, helpers.far), make_request(engine, helpers.row)
-    monkeypatch.setattr(batching, "_describe_rejected", lambda *_: 1 / 0)  # which is asked for rejected rows
-    assess_together([first, second], SETTINGS)
-    assert isinstance(first.future.exception(), ZeroDivisionError)
-    assert second.future.result().rows
+    plain = batching.Batch.get_row  # which is asked for rejected rows
+
+    def fail(batch, index):
+        return plain(batch, index) if batch.values["size"][index] != helpers.far["size"] else 1 / 0
+
+    monkeypatch.setattr(batching.Batch, "get_row", fail)
+    first, second = assess(make_request(engine, helpers.far), make_request(engine, helpers.row))
+    assert isinstance(first, ZeroDivisionError)
+    assert list_rows(second)
 
 
-def test_a_cancelled_request_is_skipped(engine, helpers):
-    together = [make_request(engine, helpers.row), make_request(engine, helpers.row)]
-    together[0].future.cancel()
-    assess_together(together, SETTINGS)
-    assert engine.calls == [1]
+class Immediate:
+    """A recorder that stores nothing and says so at once."""
+
+    def record(self, records, done):
+        done([False] * len(records))
 
 
-def test_waiting_requests_are_taken_together_and_large_ones_do_not_delay_them(engine, helpers):
-    batcher = Batcher(SETTINGS)
-    engine.go_on.clear()
-    first = batcher.submit(make_request(engine, helpers.row))
-    helpers.until(lambda: engine.calls == [1])
-    others = [batcher.submit(make_request(engine, helpers.row)) for _ in range(20)]
-    large = batcher.submit(make_request(engine, *[helpers.row] * 500))
-    helpers.until(lambda: 500 in engine.calls)  # in a thread of its own
-    engine.go_on.set()
-    assert len(large.result(60).rows) == 500
-    answers = [future.result(60) for future in [first, *others]]
-    assert sorted(engine.calls) == [1, 20, 500]
-    assert len({answer.rows[0]["value"] for answer in answers[1:]}) == 1
-    assert batcher.submit(make_request(engine, helpers.row)).result(60).rows  # after a moment in which others may come
+def test_requests_that_wait_are_taken_together(engine, helpers):
+    batcher = Batcher(SETTINGS, Immediate())
+    batcher.start()
+
+    async def ask():
+        engine.go_on.clear()
+        waiting = [asyncio.create_task(batcher.assess(make_request(engine, helpers.row)))]
+        while engine.calls != [1]:
+            await asyncio.sleep(0.01)
+        waiting += [asyncio.create_task(batcher.assess(make_request(engine, helpers.row))) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        engine.go_on.set()
+        return [list_rows(reply)[0]["value"] for reply, _ in await asyncio.gather(*waiting)]
+
+    assert len(set(asyncio.run(ask())[1:])) == 1
+    assert engine.calls == [1, 20]
+    batcher.stop()
+
+
+class Silent:
+    """A recorder that never comes back."""
+
+    def record(self, records, done):
+        pass
+
+
+def test_an_answer_that_cannot_be_stored_in_time_is_given_all_the_same(engine, helpers):
+    batcher = Batcher(Settings("m.onsphere", timeout=0.5), Silent())
+    batcher.start()
+    reply, is_recorded = asyncio.run(batcher.assess(make_request(engine, helpers.row)))
+    assert list_rows(reply)
+    assert not is_recorded
     batcher.stop()
 
 
 def test_clients_at_the_same_time_get_their_own_answers(running, helpers, monkeypatch):
     service, calls = running(), []
-    plain = service.service.served.engine.assess
+    plain = service.service.served.live.engine.assess
 
-    def counted(rows, *, coverage):
-        calls.append(len(rows))
-        return plain(rows, coverage=coverage)
+    def counted(values, *, coverage):
+        calls.append(len(values["size"]))
+        return plain(values, coverage=coverage)
 
     rows = make_rows(helpers, 12)
     expected = [service.assess(row).json()["rows"][0] for row in rows]
-    monkeypatch.setattr(service.service.served.engine, "assess", counted)
+    monkeypatch.setattr(service.service.served.live.engine, "assess", counted)
     wrong = []
 
     def ask(row, answer):

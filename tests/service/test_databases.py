@@ -3,7 +3,7 @@
 import pytest
 
 from onsphere import InvalidInputError, MissingExtraError
-from onsphere.service.databases import StoreError, open_database
+from onsphere.service.store import StoreError, open_database
 
 
 def test_sqlite_is_forced_to_the_disk(tmp_path, helpers):

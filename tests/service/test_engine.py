@@ -10,8 +10,10 @@ import pytest
 
 from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, load
 from onsphere.export import export_onnx
-from onsphere.service.engine import GraphEngine, ServedModel, load_engine
-from onsphere.service.replies import answer_rows
+from onsphere.service import Settings
+from onsphere.service.answers import answer_rows
+from onsphere.service.engine import load_engine
+from onsphere.service.hot_reload import ServedModel
 
 
 def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
@@ -21,7 +23,11 @@ def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
         rows = pd.DataFrame(X, columns=["a", "b"]) if name == "classes" else X
         export_onnx(model, tmp_path / f"{name}.onnx", X=rows, coverage=0.8)
         engine = load_engine(tmp_path / f"{name}.onnx")
-        found, expected = engine.assess(rows, coverage=0.8), model.assess(rows, coverage=0.8)
+        names = [column.name for column in engine.facts.columns]
+        found, expected = (
+            engine.assess(dict(zip(names, X.T, strict=True)), coverage=0.8),
+            model.assess(rows, coverage=0.8),
+        )
         if name == "classes":
             assert found.value.tolist() == expected.value.tolist()
             np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-9)
@@ -44,25 +50,30 @@ def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
         load_engine(tmp_path / "array.onnx", coverage=0.9)
 
 
+def test_a_graph_with_quantiles_is_served_without_them(models, tmp_path):
+    X, model = np.random.default_rng(5).normal(size=(40, 2)), load(models["array"])
+    export_onnx(model, tmp_path / "model.onnx", X=X, coverage=0.8, quantiles=[0.1, 0.9])
+    found = load_engine(tmp_path / "model.onnx").assess({"x0": X[:, 0], "x1": X[:, 1]}, coverage=0.8)
+    np.testing.assert_allclose(found.upper, model.assess(X, coverage=0.8).upper, rtol=1e-9)
+
+
 def test_onnxruntime_is_needed_for_graphs(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match="onnxruntime"):
-        GraphEngine(tmp_path / "model.onnx")
+        load_engine(tmp_path / "model.onnx")
 
 
-def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path):
     path = tmp_path / "m.onsphere"
     path.write_bytes(models["array"].read_bytes())
-    served = ServedModel(path)
-
-    def deny(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(sys.modules["onsphere.service.engine"], "load_with_manifest", deny)
-    with pytest.raises(InvalidInputError, match="Permission denied"):
+    served = ServedModel(Settings(str(path), trial_timeout=300.0))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InvalidInputError, match="Is a directory"):
         served.reload()
-    assert "Permission denied" in served.trouble
+    assert "Is a directory" in served.trouble
+    served.live.child.close()
 
 
 def test_a_model_with_other_steps_has_no_levels(tmp_path):
@@ -77,7 +88,8 @@ def test_a_model_with_other_steps_has_no_levels(tmp_path):
 
 def test_a_served_model_survives_a_file_that_is_gone(models, tmp_path):
     model = shutil.copy(models["table"], tmp_path / "model.onsphere")
-    served = ServedModel(model)
+    served = ServedModel(Settings(str(model), trial_timeout=300.0))
     os.unlink(model)
     assert not served.has_changed()
     assert np.isfinite(served.loaded_at)
+    served.live.child.close()

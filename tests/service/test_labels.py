@@ -1,7 +1,6 @@
 """Labels: joined to answers by their keys, compared with them, and followed by the model."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from onsphere import HCMRegressor, export_onnx, load
 from onsphere.service import labels as labels_module
-from onsphere.service.databases import open_database
 from onsphere.service.engine import load_engine
 from onsphere.service.labels import summarize_labels
 
@@ -79,6 +77,24 @@ def test_other_workers_follow_labels_that_one_took(url, running, helpers):
     assert other.assess(*probe).json()["rows"] == one.assess(*probe).json()["rows"]
 
 
+def test_the_child_process_follows_labels_too(running, helpers):
+    service, frame = running(), helpers.table(25, seed=5)
+    probe = frame[["size", "rooms", "shop", "new", "day"]].to_csv(index=False).encode()
+    headers = {"content-type": "text/csv", "accept": "application/json"}
+
+    def read_widths(**request):
+        rows = service.http.post("/v1/assess", **request).json()["rows"]
+        return [row["upper"] - row["lower"] for row in rows]
+
+    before = read_widths(content=probe, headers=headers)
+    assess_and_label(service, frame, rng_errors(0))
+    after = read_widths(content=probe, headers=headers)
+    assert all(new > 1.2 * old for new, old in zip(after, before, strict=True))
+    assert after == pytest.approx(read_widths(json={"rows": make_rows(frame)}), rel=1e-6)
+    service.service.served.live.child._discard()  # a process that starts again learns of them as well
+    assert read_widths(content=probe, headers=headers) == after
+
+
 def test_the_known_keys_are_taken_and_the_others_are_listed(url, running, helpers):
     service = running(store=url)
     rows = make_rows(helpers.table(4))
@@ -106,7 +122,7 @@ def test_the_known_keys_are_taken_and_the_others_are_listed(url, running, helper
         ('{"labels": [{"key": 1000}]}', 'Expected an object with "key" and "value", row 0'),
         ('{"labels": [{"key": true, "value": 1}]}', "Expected text or a number in the column key, row 0"),
         ('{"labels": [{"key": 1e39, "value": 1}]}', "Expected a number of size 3.4e+38 at most in the column key"),
-        ('{"labels": [{"key": 1000, "value": NaN}]}', "NaN is not JSON"),
+        ('{"labels": [{"key": 1000, "value": NaN}]}', "Expected JSON in UTF-8"),
         ('{"labels": [{"key": 1000, "value": 1e39}]}', "Expected a number of size 3.4e+38 at most in the column value"),
         ('{"labels": [{"key": 1001, "value": 1}, {"key": 1000, "value": "1"}]}', "Got the text '1'."),
         ('{"labels": [{"key": 1000, "value": {"cost": 1}}]}', "Got an object."),
@@ -251,8 +267,7 @@ def test_labels_that_the_model_cannot_take_are_skipped(running, helpers, logs, t
     service = running(store=str(store))
     before = service.assess(helpers.row).json()["rows"]
     assess_and_label(service, helpers.table(25, seed=5), rng_errors(0))
-    with closing(open_database(f"sqlite:///{store}")) as database, database.begin_write() as run:
-        run("UPDATE onsphere_labels SET features = '[1]' WHERE id = 3")
+    helpers.query(f"sqlite:///{store}", "UPDATE onsphere_labels SET features = '[1]' WHERE id = 3")
     again = running(store=str(store))
     assert again.assess(helpers.row).json()["rows"] == before
     (line,) = [line for line in logs if line["event"] == "labels"]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from onsphere.service import hash_key, make_key
-from onsphere.service.limits import Rates, TimedProtocol
+from onsphere.service.limits import Rates
+from onsphere.service.server import TimedProtocol
 
 HEAD = b"POST /v1/assess HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
 
@@ -170,13 +171,13 @@ def test_a_client_has_a_largest_rate(running, helpers):
 
 def test_requests_beyond_the_limit_are_rejected(running, helpers, monkeypatch):
     service, go_on = running(max_concurrent=1), threading.Event()
-    plain = service.service.served.engine.assess
+    plain = service.service.served.live.engine.assess
 
-    def slow(rows, *, coverage):
+    def slow(values, *, coverage):
         go_on.wait(120)
-        return plain(rows, coverage=coverage)
+        return plain(values, coverage=coverage)
 
-    monkeypatch.setattr(service.service.served.engine, "assess", slow)
+    monkeypatch.setattr(service.service.served.live.engine, "assess", slow)
     first = []
     thread = threading.Thread(
         target=lambda: first.append(

@@ -142,7 +142,7 @@ def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, sche
 def test_the_stated_false_alarm_rate_is_true(running, show, model, expected):
     service = running(model or "table")
     if model is None:  # as of a file that does not say
-        engine = service.service.served.engine
+        engine = service.service.served.live.engine
         engine.facts = replace(engine.facts, calibrated_by=None)
     page = show(service)
     page.get_by_text("Everything works").wait_for()
@@ -207,7 +207,7 @@ def label_rows(service, n_rows, off):
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_coverage_is_shown_once_labels_have_come(running, show, scheme, width):
+def test_coverage_is_shown_once_labels_have_come(running, show, helpers, scheme, width):
     service = running("array")
     page = show(service, scheme=scheme, width=width)
     page.get_by_text("no sign of drift").wait_for()
@@ -215,8 +215,13 @@ def test_coverage_is_shown_once_labels_have_come(running, show, scheme, width):
     label_rows(service, 700, off=2)
     page.locator("#coverage-figure").wait_for()
     live = service.http.get("/v1/live").json()["labels"]
-    drawn = page.locator("#coverage svg").get_attribute("aria-label").replace("\u00a0", " ")
-    assert drawn == f"{100 * live['coverage']:.3g} % of the latest 500 labels were covered, promised 90 %."
+    drawn, label = (
+        page.locator("#coverage svg"),
+        f"{100 * live['coverage']:.3g} % of the latest 500 labels were covered",
+    )
+    helpers.until(
+        lambda: drawn.get_attribute("aria-label").replace("\u00a0", " ") == f"{label}, promised 90 %.", seconds=10.0
+    )
     assert page.locator("#coverage .path").get_attribute("d").count("L") == len(live["rolling"]) - 1
     assert page.locator("#error").inner_text().startswith("Mean absolute error among them: 0.")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,100 +1,142 @@
 """The thread that writes records."""
 
-import sqlite3
 import threading
+from concurrent.futures import Future
 
 import pytest
 
-from onsphere import InvalidInputError
-from onsphere.service.databases import StoreError
 from onsphere.service.recorder import Recorder
+from onsphere.service.store import StoreError
 
 
-def test_waiting_records_share_a_transaction(tmp_path, facts, open_store, helpers):
-    store = open_store(f"sqlite:///{tmp_path / 's.sqlite'}", keep=1000)
-    written, plain = [], store.write
-    store.write = lambda records: (written.append(len(records)), plain(records))
-    recorder = Recorder(store)
-    futures = [recorder.record(helpers.record(facts, 0.1)) for _ in range(300)]  # all wait when it starts
-    recorder.start()
-    for future in futures:
-        future.result(timeout=20)
+@pytest.fixture
+def start(open_store):
+    """Start a recorder on a store; it is stopped after the test."""
+    started = []
+
+    def start(url, *, seconds=2.0, before=lambda recorder: None):
+        recorder = Recorder(open_store(url, keep=1000), seconds=seconds)
+        before(recorder)
+        started.append(recorder)
+        recorder.start()
+        return recorder
+
+    yield start
+    for recorder in started:
+        recorder.stop(20)
+
+
+def write(recorder, *records):
+    """The results of records, once they are known."""
+    future = Future()
+    recorder.record(list(records), future.set_result)
+    return future.result(timeout=20)
+
+
+def test_waiting_records_share_a_transaction(tmp_path, facts, helpers, start):
+    written, results = [], []
+
+    def hand_over(recorder):
+        plain = recorder._store.write
+        recorder._store.write = lambda records: (written.append(len(records)), plain(records))[1]
+        recorder.trouble = None  # so that all wait when it starts
+        for _ in range(300):
+            recorder.record([helpers.record(facts, 0.1)], results.extend)
+
+    recorder = start(f"sqlite:///{tmp_path / 's.sqlite'}", before=hand_over)
+    helpers.until(lambda: len(results) == 300)
     assert written == [200, 100]
+    assert set(results) == {True}
     assert recorder.do(lambda store: store.read_live(facts)["drift"]["rows_seen"]).result() == 300
-    recorder.stop()
 
 
-def test_records_handed_over_before_the_stop_are_written(tmp_path, facts, open_store, helpers):
-    url = f"sqlite:///{tmp_path / 's.sqlite'}"
-    recorder = Recorder(open_store(url))
-    recorder.start()
-    futures = [recorder.record(helpers.record(facts, 0.1)) for _ in range(5)]
-    recorder.stop()
-    assert all(future.done() for future in futures)
+def test_records_handed_over_before_the_stop_are_written(tmp_path, facts, helpers, start):
+    url, results = f"sqlite:///{tmp_path / 's.sqlite'}", []
+    recorder = start(url)
+    for _ in range(5):
+        recorder.record([helpers.record(facts, 0.1)], results.extend)
+    recorder.stop(20)
+    assert results == [True] * 5
     assert helpers.query(url, "SELECT COUNT(*) FROM onsphere_assessments") == [(5,)]
 
 
-def test_a_store_that_is_down_is_tried_again(tmp_path, facts, helpers, open_store):
+def test_a_store_that_is_down_is_tried_again(tmp_path, facts, helpers, start):
     folder = tmp_path / "later"
-    recorder = Recorder(open_store(f"sqlite:///{folder / 's.sqlite'}"))
-    recorder.start()
+    recorder = start(f"sqlite:///{folder / 's.sqlite'}")
     assert "unable to open" in recorder.trouble
-    with pytest.raises(StoreError):
-        recorder.record(helpers.record(facts, 0.1)).result()
+    assert write(recorder, helpers.record(facts, 0.1)) == [False]
+    with pytest.raises(StoreError, match="unable to open"):
+        recorder.do(lambda store: store.check()).result(timeout=20)
     folder.mkdir()
     helpers.until(lambda: recorder.trouble is None)
-    recorder.record(helpers.record(facts, 0.1)).result()
-    recorder.stop()
+    assert write(recorder, helpers.record(facts, 0.1)) == [True]
 
 
 def test_records_beyond_the_queue_fail(tmp_path, facts, open_store, helpers):
-    store = open_store(f"sqlite:///{tmp_path / 's.sqlite'}")
-    recorder = Recorder(store)
+    recorder = Recorder(open_store(f"sqlite:///{tmp_path / 's.sqlite'}"), seconds=2.0)
     recorder.trouble = None  # the thread is not started, so that nothing is taken out
     for _ in range(2_000):
-        recorder.record(helpers.record(facts, 0.1))
-    with pytest.raises(StoreError, match="room"):
-        recorder.record(helpers.record(facts, 0.1)).result()
+        recorder.record([helpers.record(facts, 0.1)], lambda results: None)
+    assert write(recorder, helpers.record(facts, 0.1)) == [False]
+    recorder._thread.join = lambda seconds: None
+    recorder.stop(0.01)  # there is no room for the end either
 
 
-def test_tables_with_unknown_content_are_reported(tmp_path, facts, open_store, helpers):
-    path = tmp_path / "s.sqlite"
-    store = open_store(f"sqlite:///{path}")
-    store.write([helpers.record(facts, 0.1)])
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE onsphere_monitors SET state = '{}'")
-    connection.close()
-    recorder = Recorder(open_store(f"sqlite:///{path}"))
-    recorder.start()
-    with pytest.raises(InvalidInputError):
-        recorder.record(helpers.record(facts, 0.1)).result()
+def test_tables_with_unknown_content_are_reported(tmp_path, facts, open_store, helpers, start):
+    url = f"sqlite:///{tmp_path / 's.sqlite'}"
+    open_store(url).write([helpers.record(facts, 0.1)])
+    helpers.query(url, "UPDATE onsphere_monitors SET state = '{}'")
+    recorder = start(url)
+    assert write(recorder, helpers.record(facts, 0.1)) == [False]
     assert "cannot be read" in recorder.trouble
-    recorder.stop()
 
 
-def test_the_thread_survives_any_error(tmp_path, facts, monkeypatch, open_store, helpers):
-    store = open_store(f"sqlite:///{tmp_path / 's.sqlite'}")
-    recorder = Recorder(store)
-    recorder.start()
+def test_the_thread_survives_any_error(tmp_path, facts, monkeypatch, helpers, start):
+    recorder = start(f"sqlite:///{tmp_path / 's.sqlite'}")
     with monkeypatch.context() as patch:
-        patch.setattr(store, "write", lambda records: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            recorder.record(helpers.record(facts, 0.1)).result(timeout=20)
+        patch.setattr(recorder._store, "write", lambda records: 1 / 0)
+        assert write(recorder, helpers.record(facts, 0.1)) == [False]
         assert recorder.trouble == "The store cannot be read: division by zero"
-    recorder._last_attempt = 0.0
-    recorder.record(helpers.record(facts, 0.1)).result(timeout=20)
-    assert recorder.trouble is None
-    recorder.stop()
+    helpers.until(lambda: recorder.trouble is None)
+    assert write(recorder, helpers.record(facts, 0.1)) == [True]
+
+
+def test_a_store_that_does_not_come_back_is_given_up(tmp_path, facts, helpers, start):
+    recorder, go_on = start(f"sqlite:///{tmp_path / 's.sqlite'}", seconds=0.3), threading.Event()
+    plain, later = recorder._store.write, []
+    recorder._store.write = lambda records: (go_on.wait(20), plain(records))[1]
+    first = Future()
+    recorder.record([helpers.record(facts, 0.1)], first.set_result)
+    helpers.until(lambda: recorder._working is not None)
+    recorder.record([helpers.record(facts, 0.1)], later.extend)
+    recorder.check_time()
+    assert not first.done()
+    helpers.until(lambda: (recorder.check_time(), first.done())[1])
+    assert (first.result(), later) == ([False], [False])
+    assert write(recorder, helpers.record(facts, 0.1)) == [False]  # at once
+    assert recorder.trouble == "The store has not answered for 0.3 s."
+    go_on.set()
+    helpers.until(lambda: recorder.trouble is None)
+
+
+def test_the_end_is_not_lost_while_a_store_does_not_come_back(tmp_path, facts, helpers, start):
+    recorder, go_on = start(f"sqlite:///{tmp_path / 's.sqlite'}", seconds=0.3), threading.Event()
+    recorder._store.check = lambda: go_on.wait(20)
+    helpers.until(lambda: recorder._working is not None)
+    recorder.stop(0.1)
+    helpers.until(lambda: (recorder.check_time(), recorder.trouble)[1] is not None)
+    go_on.set()
+    recorder._thread.join(20)
+    assert not recorder._thread.is_alive()
 
 
 def test_an_answer_waits_a_limited_time_for_its_record(running, helpers, monkeypatch):
-    from onsphere.service import operations
-
-    monkeypatch.setattr(operations, "_STORE_SECONDS", 0.2)
-    service, go_on = running(), threading.Event()
-    plain = service.service.recorder._store.write
-    monkeypatch.setattr(service.service.recorder._store, "write", lambda records: (go_on.wait(20), plain(records)))
+    service, go_on = running(store_timeout=0.3), threading.Event()
+    store = service.service.recorder._store
+    plain = store.write
+    monkeypatch.setattr(store, "write", lambda records: (go_on.wait(20), plain(records))[1])
     assert service.assess(helpers.row).json()["recorded"] is False
-    assert service.http.get("/v1/live").json()["store"]["reason"] == "The store does not answer in time."
+    assert service.http.get("/readyz").status_code == 503
+    assert service.http.get("/v1/live").json()["store"]["reason"] == "The store has not answered for 0.3 s."
     go_on.set()
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])

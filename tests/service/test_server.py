@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 from onsphere import InvalidInputError, MissingExtraError
 from onsphere.service import Settings, hash_key, make_key, serve
-from onsphere.service.logs import Metrics
+from onsphere.service.metrics import Metrics
 
 serve_module = sys.modules["onsphere.service.server"]
 
@@ -33,9 +34,12 @@ def model(models, tmp_path):
 
 def test_it_starts_answers_with_a_key_and_stops(model, helpers):
     key = make_key()
-    with helpers.process(model, "--host", "0.0.0.0", env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
+    options = ("--host", "0.0.0.0", "--forwarded-allow-ips", "127.0.0.1")
+    with helpers.process(model, *options, env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
         assert run.http.get("/v1/model").status_code == 401
         run.http.headers["x-api-key"] = key
+        assert run.http.get("/v1/model").status_code == 403  # nobody says that the key came over TLS
+        run.http.headers["x-forwarded-proto"] = "https"
         assert run.http.get("/v1/model").status_code == 200
         assert run.http.post("/v1/assess", json={"rows": [helpers.row]}).json()["recorded"] is True
         assert run.http.get("/readyz").json()["ready"] is True
@@ -47,13 +51,13 @@ def test_it_starts_answers_with_a_key_and_stops(model, helpers):
 
 def test_what_is_in_flight_is_answered_before_it_ends(running, helpers, monkeypatch):
     service, go_on, answers = running(), threading.Event(), []
-    plain = service.service.served.engine.assess
+    plain = service.service.served.live.engine.assess
 
-    def slow(rows, *, coverage):
+    def slow(values, *, coverage):
         go_on.wait(120)
-        return plain(rows, coverage=coverage)
+        return plain(values, coverage=coverage)
 
-    monkeypatch.setattr(service.service.served.engine, "assess", slow)
+    monkeypatch.setattr(service.service.served.live.engine, "assess", slow)
     thread = threading.Thread(target=lambda: answers.append(service.assess(helpers.row)))
     thread.start()
     helpers.until(lambda: service.service._n_working == 1)
@@ -264,6 +268,7 @@ def test_it_serves_and_reloads_until_it_is_stopped(models, tmp_path, helpers):
     found["thread"].join()
     assert found["answer"]["recorded"] is True
     assert signal.getsignal(signal.SIGTERM) is before
+    helpers.until(lambda: "onsphere-end" not in [thread.name for thread in threading.enumerate()])  # this process lives
 
 
 def _answers(client):
@@ -345,3 +350,48 @@ def test_the_commands_pass_their_options_on(monkeypatch, models, tmp_path):
     assert made.output.startswith("onsphere-")
     assert "shop sha256:" in made.output
     assert '"hash"' in CliRunner().invoke(commands, ["new-key", "--json"]).output
+
+
+def test_a_process_that_does_not_end_in_time_is_ended(monkeypatch, models, tmp_path):
+    ended = threading.Event()
+    monkeypatch.setattr(serve_module, "_END_SECONDS", -0.9)
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    server = serve_module._Server(serve_module.TimedConfig(lambda: None, Settings(str(models["array"]), grace=0.0)))
+    server.handle_exit(signal.SIGTERM, None)
+    first = server._last_resort
+    server.handle_exit(signal.SIGTERM, None)
+    assert server._last_resort is first
+    assert ended.wait(60)
+    assert server.should_exit
+
+
+def test_workers_watch_their_parent(monkeypatch, models):
+    from uvicorn.supervisors.multiprocess import Process
+
+    seen = []
+    monkeypatch.setattr(serve_module, "exit_with_parent", lambda: seen.append("watch"))
+    monkeypatch.setattr(Process, "target", lambda self, sockets=None: seen.append(sockets))
+    monkeypatch.setattr(Process, "start", lambda self: seen.append("start"))
+    workers = serve_module._Workers.__new__(serve_module._Workers)
+    workers.config = serve_module.TimedConfig(lambda: None, Settings(str(models["array"]), workers=2))
+    workers.sockets, workers.processes_num, workers.processes = [], 2, []
+    workers.init_processes()
+    worker = workers.processes[0]
+    worker.target(["socket"])
+    assert isinstance(worker.server, serve_module._Server)
+    assert worker.server is worker.server
+    assert seen == ["start", "start", "watch", ["socket"]]
+
+
+def test_keys_are_taken_over_tls(models, tmp_path, helpers):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate")
+    key, names = make_key(), ["-subj", "/CN=localhost", "-days", "1"]
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run([*command, *names], cwd=tmp_path, check=True, capture_output=True)
+    model = str(shutil.copy(models["array"], tmp_path / "model.onsphere"))
+    tls = ("--certfile", str(tmp_path / "cert.pem"), "--keyfile", str(tmp_path / "key.pem"))
+    with helpers.process(model, "--host", "0.0.0.0", *tls, env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
+        assert run.url.startswith("https://")
+        assert run.http.get("/v1/model", headers={"x-api-key": key}).status_code == 200

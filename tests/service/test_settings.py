@@ -10,14 +10,14 @@ from onsphere.service.settings import Keys, Settings, is_loopback
 def test_keys_come_from_a_file_too(tmp_path):
     first, second = make_key(), make_key()
     path = tmp_path / "keys"
-    path.write_text(f"# whom they are for\n\nshop={hash_key(first)}\n{hash_key(second)}\n")
+    path.write_text(f"# whom they are for\n\nshop={hash_key(first)} assess\n{hash_key(second)}\n")
     keys = Keys(file=path)
     assert keys
-    assert keys.find_name(first) == "shop"
-    assert keys.find_name(second) == "key 2"
-    assert keys.find_name("onsphere-other") is None
-    assert keys.find_name(None) is None
-    assert keys.find_name("\ud800") is None
+    assert keys.find(first) == ("shop", hash_key(first)[7:], "assess")
+    assert keys.find(second) == ("key 2", hash_key(second)[7:], "operate")
+    assert keys.find("onsphere-other") is None
+    assert keys.find(None) is None
+    assert keys.find("\ud800") is None
     assert not Keys()
 
 
@@ -34,29 +34,34 @@ def test_a_bad_keys_file_is_reported_without_quoting_it(tmp_path, text, expected
     assert "secret" not in str(caught.value)
 
 
-def test_settings_survive_the_environment():
+def test_settings_survive_the_environment(monkeypatch):
     settings = Settings("m.onsphere", api_keys=("a", "b"), open=True, timeout=2.5, port=1, store="x.sqlite")
-    assert Settings.from_environment(settings.to_environment()) == settings
-    assert Settings.from_environment({"ONSPHERE_PORT": "7"}, model="m", port=8, timeout=None).port == 8
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == settings
+    assert Settings("m", port=8, timeout=None) != settings
+    assert (Settings(port=8).port, Settings(port=None).port, Settings(timeout=None).timeout) == (8, 1, 2.5)
 
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
         ({}, "Expected a model"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_PORT": "x"}, "a whole number in ONSPHERE_PORT"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "x"}, "a number in ONSPHERE_TIMEOUT"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_OPEN": "maybe"}, "true or false in ONSPHERE_OPEN"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_WORKERS": "0"}, "'workers' parameter"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_PORT": "70000"}, "'port' parameter"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_ALPHA": "2"}, "'alpha' parameter"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "0"}, "'timeout' parameter"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_RATE": "-1"}, "'rate' parameter"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_PORT": "x"}, "a valid integer.*ONSPHERE_PORT"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "x"}, "a valid number.*ONSPHERE_TIMEOUT"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_OPEN": "maybe"}, "a valid boolean.*ONSPHERE_OPEN"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_WORKERS": "0"}, "valid 'workers'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_PORT": "70000"}, "valid 'port'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_ALPHA": "2"}, "valid 'alpha'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "0"}, "valid 'timeout'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_RATE": "-1"}, "valid 'rate'"),
     ],
 )
-def test_bad_settings_are_reported(environment, expected):
+def test_bad_settings_are_reported(environment, expected, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInputError, match=expected):
-        Settings.from_environment(environment)
+        Settings()
 
 
 def test_loopback_addresses_are_recognised():

@@ -91,13 +91,24 @@ def check_trees(model: Any) -> None:
             nodes = tree.nodes
             inner = nodes["is_leaf"] == 0
             children, features = (nodes["left"][inner], nodes["right"][inner]), nodes["feature_idx"][inner]
+            _check_bitsets(tree, nodes[inner & (nodes["is_categorical"] != 0)]["bitset_idx"])
         else:
             inner = np.asarray(tree.children_left) >= 0
             children, features = (tree.children_left[inner], tree.children_right[inner]), tree.feature[inner]
         parents = np.flatnonzero(inner)
         inside = all(bool(np.all((child > parents) & (child < len(inner)))) for child in children)
         if not (inside and bool(np.all((features >= 0) & (features < n_features)))):
-            raise InvalidInputError("Expected trees whose nodes lie inside them. Got one that points outside.")
+            raise InvalidInputError(_OUTSIDE)
+
+
+_OUTSIDE = "Expected trees whose nodes lie inside them. Got one that points outside."
+
+
+def _check_bitsets(tree: Any, places: Any) -> None:
+    """Check that the nodes which split categories have their sets of categories."""
+    for bitsets in (tree.binned_left_cat_bitsets, tree.raw_left_cat_bitsets):
+        if len(places) and not (np.shape(bitsets)[1:] == (8,) and int(places.max()) < len(bitsets)):
+            raise InvalidInputError(_OUTSIDE)
 
 
 def _iterate_trees(part: Any, n_features: float, seen: set[int]) -> Iterator[tuple[Any, float]]:

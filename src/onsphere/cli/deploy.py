@@ -121,12 +121,17 @@ def monitor(
     if as_json:
         facts = {"rows": watch.n_seen, "alarmed_at": watch.alarmed_at, "alarmed_by": watch.alarmed_by}
         facts |= {"log_capital": watch.log_capital, "evidence": {name: each[-1] for name, each in evidence.items()}}
-        print_json(facts | {"alpha": alpha, "hints": [str(hint) for hint in hints], "plot": plot})
+        facts |= {"changed_at": watch.changed_at, "alpha": alpha, "hints": [hint.to_dict() for hint in hints]}
+        print_json(facts | {"plot": plot})
     elif not quiet:
         print(_describe_alarm(watch, exact=get_calibration_method(fitted) == "held-out rows"))
         if hints:
-            unseen = f", though {' and '.join(watch.watched)} do not show it"
-            print(f"Columns that moved{'' if watch.alarm else unseen}:")
+            where = (
+                f" since about row {watch.changed_at:,}"
+                if watch.alarm
+                else f", though {' and '.join(watch.watched)} do not show it"
+            )
+            print(f"Columns that moved{where}:")
         for hint in hints:
             print(f"  {hint}")
         print_files(plot=plot)
@@ -152,7 +157,8 @@ def _draw(path: Path, evidence: dict[str, list[float]], watch: DriftMonitor) -> 
     axes: Any = None
     for name, values in evidence.items():
         at = watch.alarmed_at if name == watch.alarmed_by else None
-        axes = plots.evidence(values, alpha=watch.alpha, alarmed_at=at, label=name, ax=axes)
+        # After the alarm there is nothing left to decide, and the evidence grows without bounds.
+        axes = plots.evidence(values[: watch.alarmed_at], alpha=watch.alpha, alarmed_at=at, label=name, ax=axes)
     with write_atomically(path) as part:
         figure: Any = axes.figure
         figure.savefig(part, format=path.suffix.lstrip("."), bbox_inches="tight")

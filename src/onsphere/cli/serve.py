@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,12 @@ def serve(
     ] = None,
     open_to_all: Annotated[
         bool | None, typer.Option("--open", help="No keys, though others can reach the service.", show_default=False)
+    ] = None,
+    certfile: Annotated[Path | None, typer.Option(help="A certificate, to serve over TLS.", show_default=False)] = None,
+    keyfile: Annotated[Path | None, typer.Option(help="Its private key.", show_default=False)] = None,
+    forwarded_allow_ips: Annotated[
+        str | None,
+        typer.Option(help="Proxies whose X-Forwarded-… headers are believed, with commas.", show_default="none"),
     ] = None,
     store: Annotated[
         str | None,
@@ -75,9 +81,25 @@ def serve(
         float | None,
         typer.Option(help="Seconds for a request to arrive.", show_default="10", rich_help_panel=_LIMITS),
     ] = None,
+    store_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds for the database; then rows are answered without it.",
+            show_default="5",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    trial_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds for a new model to answer one row.", show_default="60", rich_help_panel=_LIMITS),
+    ] = None,
     grace: Annotated[
         float | None,
         typer.Option(help="Seconds for what is in flight at the end.", show_default="30", rich_help_panel=_LIMITS),
+    ] = None,
+    telemetry: Annotated[
+        bool | None,
+        typer.Option("--telemetry", help="Send traces by OpenTelemetry.", show_default="no", rich_help_panel=_STORING),
     ] = None,
 ) -> None:
     """Serve a model over HTTP, with a live page at /, a drift alarm and metrics; SIGHUP loads the file again.
@@ -87,13 +109,16 @@ def serve(
     from onsphere.service import Settings
     from onsphere.service import serve as run
 
-    settings = Settings.from_environment(
-        model=str(model),
+    settings = Settings(
+        str(model),
         host=host,
         port=port,
         workers=workers,
         api_keys_file=None if keys_file is None else str(keys_file),
         open=open_to_all,
+        certfile=None if certfile is None else str(certfile),
+        keyfile=None if keyfile is None else str(keyfile),
+        forwarded_allow_ips=forwarded_allow_ips,
         store=store,
         keep=keep,
         keep_rows=keep_rows,
@@ -106,20 +131,27 @@ def serve(
         max_concurrent=max_concurrent,
         timeout=timeout,
         read_timeout=read_timeout,
+        store_timeout=store_timeout,
+        trial_timeout=trial_timeout,
         grace=grace,
+        telemetry=telemetry,
     )
     run(settings, on_ready=lambda address: print(f"Serving {model} at {address} (Ctrl+C stops it)", flush=True))
 
 
 def new_key(
     name: Annotated[str, typer.Argument(help="Whom it is for; the logs show it.")] = "",
+    role: Annotated[
+        Literal["assess", "operate"],
+        typer.Option(help="What it may do: assess rows and send labels, or reload and reset as well."),
+    ] = "operate",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Make an API key for `onsphere serve`: the key for the client, the hash for the service."""
     from onsphere.service import hash_key, make_key
 
     key = make_key()
-    line = f"{name} {hash_key(key)}".strip()
+    line = f"{name} {hash_key(key)} {role}".strip()
     if as_json:
         print_json({"key": key, "hash": line})
         return

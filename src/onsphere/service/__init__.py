@@ -10,9 +10,13 @@ from onsphere._internal.validation import missing_extra_error
 try:
     import fastapi  # noqa: F401  # type: ignore[reportUnusedImport]
     import prometheus_client  # noqa: F401  # type: ignore[reportUnusedImport]
+    import pydantic_settings  # noqa: F401  # type: ignore[reportUnusedImport]
+    import sqlalchemy  # noqa: F401  # type: ignore[reportUnusedImport]
     import uvicorn  # noqa: F401  # type: ignore[reportUnusedImport]
 except ImportError:
-    raise missing_extra_error("The service", "fastapi, uvicorn and prometheus-client", "serve") from None
+    raise missing_extra_error(
+        "The service", "fastapi, uvicorn, pydantic-settings, sqlalchemy and prometheus-client", "serve"
+    ) from None
 
 from onsphere.service.app import create_app
 from onsphere.service.server import serve

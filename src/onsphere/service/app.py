@@ -3,49 +3,268 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
+import math
+import re
+import signal
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.staticfiles import StaticFiles
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
+from onsphere._internal.validation import missing_extra_error
+from onsphere.drift.recent_rows import RecentRows
 from onsphere.errors import OnsphereError
-from onsphere.service.batching import JSON
-from onsphere.service.engine import ServedModel
-from onsphere.service.limits import Limits, read_key
-from onsphere.service.logs import RequestLogger
-from onsphere.service.operations import Service
-from onsphere.service.replies import RequestError, encode_json
-from onsphere.service.schemas import (
-    LABELS_BODY,
-    Answers,
-    Health,
-    LabelsTaken,
-    Live,
-    ModelFacts,
-    Readiness,
-    Reloaded,
-    ResetDone,
-    build_body_schema,
-    describe_batch_answers,
-    describe_errors,
-)
-from onsphere.service.settings import Settings
-from onsphere.table.cells import LONGEST_TEXT, Problem
+from onsphere.service import schemas
+from onsphere.service.answers import RequestError, encode_json
+from onsphere.service.batching import Batcher, PendingRequest
+from onsphere.service.engine import Engine, ModelEngine
+from onsphere.service.hot_reload import ServedModel
+from onsphere.service.labels import explain_no_update, read_labels, update_model
+from onsphere.service.limits import Limits
+from onsphere.service.metrics import Metrics, RequestLogger
+from onsphere.service.recorder import Recorder
+from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
+from onsphere.service.settings import Keys, Settings
+from onsphere.service.store import Store, open_database
+from onsphere.table.cells import Problem, show_value
 
-__all__ = ["create_app", "create_app_from_environment"]
+__all__ = ["Service", "create_app", "create_app_from_environment"]
+
+logger = logging.getLogger("onsphere.service")
 
 _PAGE = Path(__file__).parent / "page"
-_PATHS = frozenset(["/", "/docs", "/healthz", "/readyz", "/metrics"]) | {
-    f"/v1/{name}" for name in ("assess", "labels", "model", "live", "reload", "reset")
-}
+_PAGES = {"/": "index.html", "/docs": "docs.html"}
+_LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
+_LABELS_SECONDS = 1.0  # between looks at labels that other workers took
+_TICK = 0.25  # seconds between looks at threads and clocks
+_NAME = re.compile(rb"[!-~]{1,200}")
+_Named = Header(pattern="^[!-~]{1,200}$", description="Names the request; sent again, it is not counted again.")
 
-# Only for OpenAPI; the key itself is read by `read_key`.
-_Bearer = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
-_Header = Annotated[Any, Depends(APIKeyHeader(name="X-API-Key", auto_error=False))]
+
+class Service:
+    """The model, the store and the threads that all addresses share."""
+
+    def __init__(self, settings: Settings, served: ServedModel | None = None) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.api_keys, settings.api_keys_file)
+        self.served = served or ServedModel(settings)
+        database = open_database(settings.store_url, seconds=settings.store_timeout)
+        kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
+        store = Store(database, alpha=settings.alpha, **kept)
+        self.recorder = Recorder(store, seconds=settings.store_timeout)
+        self.batcher = Batcher(settings, self.recorder)
+        self.metrics = Metrics()
+        self._n_working = 0
+        self._live_lock = asyncio.Lock()
+        self.forget_recent()
+
+    @asynccontextmanager
+    async def run(self, app: FastAPI) -> AsyncGenerator[None]:
+        """Start and stop the threads, and reload the model when its file changes or SIGHUP comes."""
+        loop = asyncio.get_running_loop()
+        self.batcher.start()
+        await loop.run_in_executor(None, self.recorder.start)
+        await loop.run_in_executor(None, self._catch_up, self.served.live.engine)
+        self.metrics.loaded.set(self.served.loaded_at)
+        tasks = [asyncio.create_task(each()) for each in (self._watch_clocks, self._watch_file, self._watch_labels)]
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread:
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_and_log))
+        try:
+            yield
+        finally:
+            if in_main_thread:
+                loop.remove_signal_handler(signal.SIGHUP)
+            self.batcher.stop()
+            for task in tasks[1:]:
+                task.cancel()
+            await loop.run_in_executor(None, self.recorder.stop, 2 * self.settings.store_timeout)
+            tasks[0].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.served.live.child.close()
+
+    async def _watch_clocks(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            self.recorder.check_time()
+            self.batcher.check_time()
+
+    async def _watch_file(self) -> None:
+        while self.settings.watch:
+            await asyncio.sleep(self.settings.watch)
+            if self.served.has_changed():
+                await asyncio.get_running_loop().run_in_executor(None, self._reload_and_log)
+
+    async def _watch_labels(self) -> None:
+        while True:
+            await asyncio.sleep(_LABELS_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(None, self._catch_up, self.served.live.engine)
+
+    def _catch_up(self, engine: Engine) -> None:
+        """Update a model with the labels that it has not seen; if the store does not work, at the next look."""
+        if isinstance(engine, ModelEngine) and engine.facts.calibration is not None:
+            sha256, last = engine.facts.sha256, engine.last_label
+            with suppress(Exception):  # the recorder says what it is
+                found = self.recorder.do(lambda store: store.read_labels(sha256, last))
+                update_model(engine, found.result(2 * self.settings.store_timeout))
+
+    def reload(self) -> bool:
+        """Load the model's file again, and return whether another model answers now."""
+        before = self.served.reload(self._catch_up)
+        if before is not None:  # requests in flight may still need its child process
+            timer = threading.Timer(self.settings.timeout, before.child.close)
+            timer.daemon = True
+            timer.start()
+        self.metrics.loaded.set(self.served.loaded_at)
+        self.forget_recent()
+        return before is not None
+
+    def forget_recent(self) -> None:
+        """Forget what was seen of another model, or before a reset."""
+        self._recent, self._n_resets = RecentRows(self.served.facts.reference), None
+        self._live: tuple[float, dict[str, Any]] = (0.0, {})
+
+    def _reload_and_log(self) -> None:
+        try:
+            changed, reason = self.reload(), None
+        except OnsphereError as error:
+            changed, reason = False, str(error)
+        fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.facts.sha256}
+        logger.log(logging.WARNING if reason else logging.INFO, "reload", extra={"fields": fields})
+
+    async def assess(self, scope: Any, body: bytes) -> tuple[bytes, str, bool]:
+        """Return the body of an answer, its media type, and whether it was recorded."""
+        headers, state, options = dict(scope["headers"]), scope["state"], _read_options(scope["query_string"])
+        media_type = answer_type = read_media_type(headers.get(b"content-type", b"").decode("latin-1"))
+        with suppress(RequestError):
+            answer_type = read_media_type(headers.get(b"accept", b"").partition(b",")[0].decode("latin-1"))
+        if self._n_working >= self.settings.max_concurrent:
+            raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
+        live = self.served.live
+        facts = live.engine.facts
+        share = options.coverage or facts.coverage
+        pending = PendingRequest(live, body, media_type, answer_type, share, state["request"], state["started"])
+        pending.is_recorded, pending.key = options.record, options.key
+        if (name := headers.get(b"idempotency-key")) is not None:
+            if not _NAME.fullmatch(name):
+                raise RequestError(422, "Expected an Idempotency-Key of 1 to 200 visible characters. Got another one.")
+            pending.idempotency = (name.decode(), hashlib.sha256(body).hexdigest())
+        self._n_working += 1
+        try:
+            reply, recorded = await self.batcher.assess(pending)
+        finally:
+            self._n_working -= 1
+        if options.record and live is self.served.live:
+            values = reply.batch.values
+            self._recent.add({str(at): each for at, each in enumerate(values.values())} if facts.as_array else values)
+        n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted
+        self.metrics.rows.labels("yes").inc(n_accepted)
+        self.metrics.rows.labels("no").inc(n_rows - n_accepted)
+        state["log_fields"].update(rows=n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
+        if answer_type != JSON:
+            return reply.body, answer_type, recorded
+        head = f'{{"model":"{facts.sha256}","coverage":{share},"recorded":{str(recorded).lower()},"rows":'
+        return head.encode() + reply.body + b"}", answer_type, recorded
+
+    async def take_labels(self, request: Request) -> dict[str, Any]:
+        """Join the labels of a request to the answers in the store, and return what `POST /v1/labels` answers."""
+        if read_media_type(request.headers.get("content-type", "")) != JSON:
+            raise RequestError(415, f"Expected labels of the type {JSON}. Got another.")
+        body, engine, loop = await request.body(), self.served.live.engine, asyncio.get_running_loop()
+        labels = await loop.run_in_executor(None, lambda: read_labels(body, engine, max_rows=self.settings.max_rows))
+        number = request.scope["state"]["request"]
+        found = await self.use_store(lambda store: store.write_labels(labels, number))
+        taken = found.pop("taken")
+        if not taken:
+            raise RequestError(
+                422,
+                f"Expected keys of rows that wait for a label. Got {len(found['unknown'])} unknown and "
+                f"{len(found['labelled_already'])} labelled already. Pass key= when you assess rows.",
+                [Problem("key", None, "one that waits for a label", show_value(label.key)) for label in labels[:20]],
+            )
+        self.metrics.labels.inc(len(taken))
+        await loop.run_in_executor(None, self._catch_up, engine)
+        note = explain_no_update(engine, taken)
+        return {"taken": len(taken), **found, "model_updated": note is None, "note": note}
+
+    async def use_store(self, task: Callable[[Store], Any]) -> Any:
+        """Return what a task on the store returns, or raise a RequestError."""
+        try:
+            return await asyncio.wrap_future(self.recorder.do(task))
+        except Exception as error:
+            raise RequestError(503, f"The store does not work: {error}") from None
+
+    async def get_live(self) -> dict[str, Any]:
+        """Return what the page shows; many pages share one look at the store a second."""
+        async with self._live_lock:
+            at, found = self._live
+            if not found or time.monotonic() - at > _LIVE_SECONDS:
+                found = await self._read_live()
+                self._live = (time.monotonic(), found)
+            return found
+
+    async def _read_live(self) -> dict[str, Any]:
+        facts, reason = self.served.facts, None
+        found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None, "labels": None}
+        try:
+            found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_live(facts)))
+        except Exception as error:
+            reason = str(error)
+        if found["minute"] and facts.threshold is None and facts.novelty_threshold is None:
+            found["minute"]["accepted"] = None
+        if found["drift"]:
+            if self._n_resets not in (None, n_resets := found["drift"].pop("resets")):  # by any worker
+                self._recent.clear()
+            self._n_resets = n_resets
+            changes = await asyncio.get_running_loop().run_in_executor(None, self._recent.compare)
+            found["drift"] |= dict(zip(("hints", "outside"), changes, strict=True))
+        store = {"working": reason is None, "reason": reason}
+        return {"now": time.time(), "model": facts.sha256, "store": store, **found}
+
+
+def _read_options(query: bytes) -> schemas.Options:
+    if not query:
+        return schemas.Options()
+    try:
+        return schemas.Options.model_validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": ("query", *each["loc"])} for each in error.errors()]) from None
+
+
+class _AssessRoute:
+    """Answers `POST /v1/assess` before FastAPI sees it, which takes as long to find a function as the model answers."""
+
+    def __init__(self, app: Any, *, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != "/v1/assess" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        _check_key(self._service, scope, "assess")
+        try:
+            body, media_type, recorded = await self._service.assess(scope, (await receive())["body"])
+        except RequestValidationError as error:
+            raise _make_parameter_error(error) from None
+        headers = [
+            (b"content-type", media_type.encode() + (b"; charset=utf-8" if media_type == CSV else b"")),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-recorded", b"true" if recorded else b"false"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 def create_app(settings: Settings, *, served: ServedModel | None = None) -> FastAPI:
@@ -57,83 +276,82 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     served : ServedModel, optional
         The model, where it is loaded already.
     """
-    service = Service(settings, served)
-    app = FastAPI(
-        title="onsphere",
-        description="An honest uncertainty for every prediction.",
-        lifespan=service.run,
-        docs_url=None,
-        redoc_url=None,
-    )
+    instrument = _import_instrumentation() if settings.telemetry else lambda app: None
+    service, about = Service(settings, served), "An honest uncertainty for every prediction."
+    none: Any = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
+    app = FastAPI(title="onsphere", description=about, lifespan=service.run, **none)
     app.state.service = service
     _add_error_handlers(app)
     _add_watching(app, service)
     _add_model(app, service)
-    _add_pages(app)
-    _describe_rows(app, service)
+    _add_pages(app, service)
+    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(_AssessRoute, service=service)
     app.add_middleware(Limits, settings=settings, keys=service.keys)
-    app.add_middleware(RequestLogger, metrics=service.metrics, paths=_PATHS, log_values=settings.log_values)
+    app.add_middleware(RequestLogger, metrics=service.metrics, paths=paths, log_values=settings.log_values)
+    instrument(app)
     return app
+
+
+def _import_instrumentation() -> Callable[[FastAPI], None]:
+    try:
+        from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+    except ImportError:
+        raise missing_extra_error("Tracing", "opentelemetry-instrumentation-fastapi", "telemetry") from None
+    return FastAPIInstrumentor.instrument_app
 
 
 def create_app_from_environment() -> FastAPI:
     """Create the application of a worker, which finds its settings in the environment."""
-    return create_app(Settings.from_environment())
+    return create_app(Settings())
 
 
-def _require_key(service: Service) -> list[Any]:
-    """Return the dependency that checks the key of a request, where the service has keys."""
+def _check_key(service: Service, scope: Any, role: str) -> None:
+    """Check that the key of a request may do what the request asks for, if the service has keys."""
+    state = scope["state"]
     if not service.keys:
-        return []
+        return
+    if state["key"] is None:
+        raise RequestError(401, "Expected a known API key. Pass Authorization: Bearer KEY, or X-API-Key.")
+    state["log_fields"]["key"] = state["key"].name
+    if role not in ("assess", state["key"].role):
+        raise RequestError(403, f"Expected a key with the role {role}. Got one that may {state['key'].role}.")
 
-    async def check_key(request: Request, _: _Bearer, __: _Header) -> None:
-        name = service.keys.find_name(read_key(request.headers))
-        if name is None:
-            raise RequestError(401, "Expected a known API key. Pass Authorization: Bearer KEY, or X-API-Key.")
-        request.scope["state"]["log_fields"]["key"] = name
 
-    return [Depends(check_key)]
+def _require_key(service: Service, role: str = "assess") -> list[Any]:
+    """Return a dependency that checks the key; the others tell OpenAPI, and `Limits` reads the key."""
+
+    async def check_key(request: Request) -> None:
+        _check_key(service, request.scope, role)
+
+    shown = [HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False)] if service.keys else []
+    return [Depends(check_key), *map(Depends, shown)]
+
+
+def _is_known(service: Service, request: Request) -> bool:
+    return not service.keys or request.scope["state"]["key"] is not None
 
 
 def _add_model(app: FastAPI, service: Service) -> None:
-    key = _require_key(service)
+    key, operator, errors = _require_key(service), _require_key(service, "operate"), schemas.describe_errors
+    tables = {media_type: {"schema": {"type": "string"}} for media_type in (CSV, ARROW)}
+    answers = {200: {"model": schemas.Answers, "content": tables}, **errors(408, 413, 415, 422, 503, 504)}
 
-    @app.post(
-        "/v1/assess",
-        dependencies=key,
-        responses={
-            200: {"model": Answers, "content": describe_batch_answers()},
-            **describe_errors(408, 413, 415, 422, 503, 504),
-        },
-        tags=["model"],
-    )
+    @app.post("/v1/assess", dependencies=key, responses=answers, response_class=Response)
     async def assess_rows(
-        request: Request,
-        coverage: Annotated[float | None, Query(gt=0, lt=1, description="Of intervals or sets.")] = None,
-        key: Annotated[
-            str | None, Query(max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels.")
-        ] = None,
-    ) -> Response:
+        options: Annotated[schemas.Options, Query()], idempotency_key: Annotated[str | None, _Named] = None
+    ) -> None:
         """Assess rows: value, uncertainty, interval, confidence, and whether to accept each.
 
         JSON rows by column name (or in the order of the columns), or for batches CSV or an Arrow stream. The answer
         comes in the same format; its header X-Recorded says whether the assessment was stored.
         """
-        reply, recorded, answer_type = await service.assess(request, coverage, key)
-        facts = reply.record.facts
-        body = reply.body
-        if reply.rows is not None:
-            share = coverage or facts.coverage
-            body = encode_json({"model": facts.sha256, "coverage": share, "recorded": recorded, "rows": reply.rows})
-        return Response(body, media_type=answer_type, headers={"x-recorded": str(recorded).lower()})
 
     @app.post(
         "/v1/labels",
         dependencies=key,
-        response_model=LabelsTaken,
-        responses=describe_errors(408, 413, 415, 422, 503),
-        openapi_extra={"requestBody": LABELS_BODY},
-        tags=["model"],
+        response_model=schemas.LabelsTaken,
+        responses=errors(408, 413, 415, 422, 503),
     )
     async def take_labels(request: Request) -> Any:
         """Take what turned out to be true of rows that were assessed with key=, each named by its key.
@@ -143,118 +361,117 @@ def _add_model(app: FastAPI, service: Service) -> None:
         """
         return _answer_json(await service.take_labels(request))
 
-    @app.get("/v1/model", dependencies=key, response_model=ModelFacts, responses=describe_errors(), tags=["model"])
-    async def model() -> Any:
+    @app.get("/v1/model", dependencies=key, response_model=schemas.ModelFacts, responses=errors())
+    async def describe_model() -> Any:
         """Describe the model: columns, targets, threshold, calibration."""
-        return _answer_json(service.describe_model())
+        served = service.served
+        more = {"loaded_at": served.loaded_at, "reload_trouble": served.trouble}
+        return _answer_json(served.facts.describe() | more)
 
-    @app.post(
-        "/v1/reload",
-        dependencies=key,
-        response_model=Reloaded,
-        responses=describe_errors(409),
-        tags=["model"],
-    )
-    async def reload() -> Any:
+    @app.post("/v1/reload", dependencies=operator, responses=errors(409))
+    async def reload() -> dict[str, bool | str]:
         """Load the model's file again; the old model answers until then, and goes on if that fails."""
         try:
             changed = await asyncio.get_running_loop().run_in_executor(None, service.reload)
         except OnsphereError as error:
             raise RequestError(409, str(error)) from None
-        return _answer_json({"changed": changed, "sha256": service.served.engine.facts.sha256})
+        return {"changed": changed, "sha256": service.served.facts.sha256}
 
-    @app.post("/v1/reset", dependencies=key, response_model=ResetDone, responses=describe_errors(503), tags=["model"])
-    async def reset() -> Any:
+    @app.post("/v1/reset", dependencies=operator, responses=errors(503))
+    async def reset() -> dict[str, bool]:
         """Start the drift monitor again, as if no row had been seen."""
-        await service.reset()
-        return _answer_json({"reset": True})
+        facts = service.served.facts
+        await service.use_store(lambda store: store.reset(facts))
+        service.forget_recent()
+        return {"reset": True}
 
 
 def _add_watching(app: FastAPI, service: Service) -> None:
-    key = _require_key(service)
+    key, errors = _require_key(service), schemas.describe_errors
 
-    @app.get("/v1/live", dependencies=key, response_model=Live, responses=describe_errors(), tags=["watching"])
+    @app.get("/v1/live", dependencies=key, response_model=schemas.Live, responses=errors())
     async def live() -> Any:
-        """Return what the page shows: throughput, times, share accepted, uncertainties, drift, rejected rows."""
+        """Return what the page shows: throughput, times, uncertainties, drift, labels, rejected rows."""
         return _answer_json(await service.get_live())
 
-    @app.get("/healthz", response_model=Health, tags=["watching"])
-    async def healthz() -> Any:
+    @app.get("/healthz", responses=errors())
+    async def healthz() -> dict[str, str]:
         """Say that the process answers."""
-        return _answer_json({"status": "ok"})
+        return {"status": "ok"}
 
-    @app.get(
-        "/readyz",
-        response_model=Readiness,
-        responses={503: {"model": Readiness, "description": "Not ready."}},
-        tags=["watching"],
-    )
-    async def readyz() -> Any:
-        """Say whether model and store work."""
-        found = {"store": service.recorder.trouble, "model": service.served.trouble}
-        return _answer_json({"ready": found["store"] is None, **found}, 200 if found["store"] is None else 503)
+    unready: Any = {503: {"model": schemas.Readiness, "description": "Not ready."}}
 
-    @app.get(
-        "/metrics",
-        dependencies=key,
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **describe_errors()},
-        tags=["watching"],
-    )
+    @app.get("/readyz", response_model=schemas.Readiness, responses=errors() | unready)
+    async def readyz(request: Request) -> Any:
+        """Say whether the store takes writes, the model comes back, and the last file could be loaded."""
+        n_stuck = service.batcher.n_stuck
+        stuck = f"The model does not come back from {n_stuck} request(s)." if n_stuck else None
+        found = {"store": service.recorder.trouble, "threads": stuck, "model": service.served.trouble}
+        is_ready = found["store"] is None and stuck is None
+        details = found if _is_known(service, request) else {}
+        return _answer_json({"ready": is_ready, **details}, 200 if is_ready else 503)
+
+    plain: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @app.get("/metrics", dependencies=key, response_class=Response, responses=plain | errors())
     async def metrics() -> Response:
         """Return the metrics for Prometheus."""
-        return Response(await service.write_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        live, metrics = await service.get_live(), service.metrics
+        drift, labels = live["drift"], live["labels"] or {}
+        for gauge, name in ((metrics.coverage, "coverage"), (metrics.error, "mean_error")):
+            gauge.set(math.nan if labels.get(name) is None else labels[name])
+        metrics.store.set(service.recorder.trouble is None)
+        if drift is not None:
+            metrics.alarm.set(drift["alarm"])
+            metrics.capital.set(drift["log_capital"])
+        return Response(metrics.write_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_pages(app: FastAPI) -> None:
-    pages = {"/": "index.html", "/docs": "docs.html"}
-
+def _add_pages(app: FastAPI, service: Service) -> None:
     async def page(request: Request) -> Response:
-        return Response((_PAGE / pages[request.url.path]).read_bytes(), media_type="text/html; charset=utf-8")
+        return Response((_PAGE / _PAGES[request.url.path]).read_bytes(), media_type="text/html; charset=utf-8")
 
-    for path in pages:
+    async def openapi(request: Request) -> Response:
+        """Describe the interface; the columns of the model are for those with a key."""
+        schema, place = app.openapi(), "#/components/schemas/{model}"
+        labels = schemas.Labels.model_json_schema(ref_template=place)
+        is_known = _is_known(service, request)
+        own = service.served.live.choose_schema(None)[1]
+        rows = own.json_schema(ref_template=place) if is_known else {"type": "object"}
+        parts = schema["components"]["schemas"] | rows.pop("$defs", {}) | labels.pop("$defs")
+        tables = {each: {"schema": {"type": "string", "format": "binary"}} for each in MEDIA_TYPES[1:]}
+        bodies = {"/v1/assess": {JSON: {"schema": rows}, **tables}, "/v1/labels": {JSON: {"schema": labels}}}
+        posts = {
+            path: {"post": schema["paths"][path]["post"] | {"requestBody": {"required": True, "content": content}}}
+            for path, content in bodies.items()
+        }
+        components = schema["components"] | {"schemas": parts}
+        return _answer_json(schema | {"paths": schema["paths"] | posts, "components": components})
+
+    for path in _PAGES:
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
     app.mount("/page", StaticFiles(directory=_PAGE), name="page")
-
-
-def _describe_rows(app: FastAPI, service: Service) -> None:
-    """Keep the columns of the model that is served now in the OpenAPI schema."""
-    plain, described = app.openapi, {"model": ""}
-
-    def openapi() -> dict[str, Any]:
-        facts = service.served.engine.facts
-        schema = plain()
-        if described["model"] != facts.sha256:
-            schema["paths"]["/v1/assess"]["post"]["requestBody"] = build_body_schema(facts, service.settings.max_rows)
-            described["model"] = facts.sha256
-        return schema
-
-    app.openapi = openapi
+    app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
 
 
 def _answer_json(values: Any, status: int = 200) -> Response:
     return Response(encode_json(values), status, media_type=JSON)
 
 
+def _make_parameter_error(error: RequestValidationError) -> RequestError:
+    found = [
+        Problem(None, None, f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}", str(one.get("input"))[:60])
+        for one in error.errors()[:20]
+    ]
+    return RequestError(422, f"Expected {found[0].expected}. Got {found[0].got}.", found)
+
+
 def _add_error_handlers(app: FastAPI) -> None:
-    def answer(error: RequestError) -> Response:
-        return Response(error.to_json(), error.status, headers=error.headers, media_type=JSON)
+    async def answer(request: Request, error: Any) -> Response:
+        if isinstance(error, RequestError):
+            return Response(error.to_json(), error.status, headers=error.headers, media_type=JSON)
+        body = RequestError(error.status_code, str(error.detail)).to_json()
+        return Response(body, error.status_code, headers=error.headers, media_type=JSON)
 
-    async def answer_request_error(request: Request, error: Any) -> Response:
-        return answer(error)
-
-    async def answer_http_error(request: Request, error: Any) -> Response:
-        response = answer(RequestError(error.status_code, str(error.detail)))
-        response.headers.update(error.headers or {})
-        return response
-
-    async def answer_parameter_error(request: Request, error: Any) -> Response:
-        found = [
-            Problem(None, None, f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}", str(one.get("input"))[:60])
-            for one in error.errors()
-        ]
-        return answer(RequestError(422, f"Expected {found[0].expected}. Got {found[0].got}.", found))
-
-    app.add_exception_handler(RequestError, answer_request_error)
-    app.add_exception_handler(HTTPException, answer_http_error)
-    app.add_exception_handler(RequestValidationError, answer_parameter_error)
+    for kind in (RequestError, HTTPException):
+        app.add_exception_handler(kind, answer)

@@ -16,16 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onsphere.assessment import Assessment
+from onsphere.calibration.online import compute_rolling_share
 from onsphere.errors import InvalidInputError
+from onsphere.service.answers import RequestError, reject_problems
 from onsphere.service.engine import Engine, Facts, ModelEngine
-from onsphere.service.replies import RequestError, reject_problems
-from onsphere.service.rows import Batch, check_number_of_rows, find_wrong_keys, join_batches, parse_json
+from onsphere.service.rows import Batch, check_n_rows, find_wrong_keys, parse_json
 from onsphere.table.cells import LARGEST, Problem, show_value
 
 __all__ = [
     "ROLLING",
     "Label",
     "dump_answers",
+    "explain_no_update",
     "judge_label",
     "name_key",
     "name_rows",
@@ -105,12 +107,12 @@ def judge_label(answer: str, value: Any) -> tuple[int | None, float | None] | No
 
 def read_labels(body: bytes, engine: Engine, *, max_rows: int) -> list[Label]:
     """Read {"labels": [{"key": "a17", "value": 1.5}, …]}; if anything is wrong with one of them, none is read."""
-    given = parse_json(body)
+    given = parse_json(body, max_rows)
     if not isinstance(given, dict) or set(given) != {"labels"} or not isinstance(given["labels"], list):
         raise RequestError(
             422, 'Expected an object with a list: {"labels": [{"key": "a17", "value": 1.5}, …]}. Got something else.'
         )
-    check_number_of_rows(len(given["labels"]), max_rows)
+    check_n_rows(len(given["labels"]), max_rows)
     problems: list[Problem] = []
     labels: list[Label] = []
     for row, label in enumerate(given["labels"]):
@@ -172,10 +174,8 @@ def summarize_labels(rows: Sequence[Any], promised: float) -> dict[str, Any] | N
     known = error[-ROLLING:][~np.isnan(error[-ROLLING:])]
     shares: list[float] = []
     if not np.isnan(covered).any():
-        sums = np.concatenate([[0.0], np.cumsum(covered)])
-        ends = np.arange(min(ROLLING if len(rows) == 2 * ROLLING else _FEWEST, len(rows)), len(rows) + 1)
-        starts = np.maximum(ends - ROLLING, 0)
-        found = (sums[ends] - sums[starts]) / (ends - starts)
+        n_first = ROLLING if len(rows) == 2 * ROLLING else _FEWEST
+        found = compute_rolling_share(covered, ROLLING, n_first=n_first)
         shares = found[:: -math.ceil(len(found) / _POINTS)][::-1].tolist()
     return {
         "n_labels": min(len(rows), ROLLING),
@@ -206,9 +206,22 @@ def update_model(engine: ModelEngine, labels: Sequence[Any]) -> None:
 def _update_copy(engine: ModelEngine, features: Sequence[str], values: list[Any]) -> Any:
     model: Any = object.__new__(type(engine.model))  # not copy.copy, which would copy a network
     vars(model).update(vars(engine.model))
-    X, y = join_batches(engine.facts, [Batch.from_json(engine.facts, features)]), np.array(values)
+    X, y = engine.build_rows(Batch.from_json(engine.facts, features).values), np.array(values)
     with np.errstate(all="ignore"):  # as in `ModelEngine.assess`
         model.update(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y)
     # The level of a coverage follows all labels from when it is first looked at.
     model.calibration_.online.find_level(engine.facts.coverage)
     return model
+
+
+def explain_no_update(engine: Engine, models: list[str | None]) -> str | None:
+    """Say why intervals do not follow labels that were taken for answers of these models; None if they do."""
+    only = "Labels give coverage and error only"
+    if not isinstance(engine, ModelEngine):
+        return f"{only}, because an ONNX graph is fixed. Serve the .onsphere file, whose intervals and sets follow."
+    if engine.facts.calibration is None:
+        return f"{only}, because the model was not calibrated."
+    if engine.facts.sha256 in models:
+        return None
+    reason = "their rows were not kept" if set(models) == {None} else "an earlier model answered these rows"
+    return f"{only}, because {reason}."

@@ -1,30 +1,23 @@
-"""Keep one client from taking the service from all others: size, rate, time and memory."""
+"""Keep one client from taking the service from all others, and strangers out: size, rate, time, names and keys."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import socket
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from onsphere.service.answers import RequestError, send_error
+from onsphere.service.settings import Key, Keys, Settings, is_loopback
 
-from onsphere.service.replies import RequestError, send_error
-from onsphere.service.settings import Keys, Settings, is_loopback
-
-__all__ = ["Limits", "Rates", "TimedConfig", "TimedProtocol", "read_key"]
+__all__ = ["Limits", "Rates"]
 
 _UNLIMITED = ("/healthz", "/readyz")  # whoever looks after the service must always get an answer
 _MAX_BODIES = 8  # of the largest size, held in memory at a time
+_LARGEST_OTHER = 2**20  # bytes of a body without rows, such as labels
 _MAX_CLIENTS = 10_000  # whose rates are remembered
-_WORKER_SECONDS = 60  # for a worker to say that it lives
-_FAIR_PART = 64 * 2**10  # bytes of an answer
-# Not httptools, which uvicorn prefers where it is installed: it accepts headers without end.
-_Base: Any = H11Protocol
 
 
 class Rates:
@@ -57,12 +50,7 @@ class Rates:
 class Limits:
     """A layer around the application that rejects what is too much, before it is read where possible.
 
-    Parameters
-    ----------
-    app : ASGI application
-    settings : Settings
-    keys : Keys
-        Clients with a key are recognised by it, others by their address.
+    It finds out whose key a request has, once for all; the application reads it from the scope.
     """
 
     def __init__(self, app: Any, *, settings: Settings, keys: Keys) -> None:
@@ -71,180 +59,123 @@ class Limits:
         self._held = 0  # bytes of bodies in memory
         # Without keys, a page of another site must not reach the service by giving itself the name of this machine.
         self._own_names = is_loopback(settings.host) and not keys and not settings.open
+        self._needs_tls = bool(keys) and not is_loopback(settings.host)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] in _UNLIMITED:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        body = _Body(receive, headers, self, self._settings.read_timeout)
-        send_after_body = _wait_for_body(send, body)
+        body = _Body(scope, receive, self._settings)
         try:
-            self._check(scope, headers)
-            await self._app(scope, body.receive, send_after_body)
+            self._check(scope)
+            while not body.ended:
+                self._held += await body.read()
+                self._check_size(scope, body.n_bytes)
+                if self._held > _MAX_BODIES * self._settings.max_body:
+                    raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
+            await self._app(scope, body.replay, send)
         except RequestError as error:
-            await send_error(error, send_after_body)
+            await send_error(error, send if body.ended else body.wait_before(send))
         finally:
-            self._held -= body.n_read
+            self._held -= body.n_bytes
 
-    def _check(self, scope: Any, headers: dict[str, str]) -> None:
-        if self._own_names and not is_loopback(_read_host(headers.get("host", ""))):
+    def _check(self, scope: Any) -> None:
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in headers and name in (b"authorization", b"x-api-key", b"content-length", b"transfer-encoding"):
+                raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
+            headers[name] = value
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            raise RequestError(400, "Expected a body whose length is said in one way. Got two ways. Send one of them.")
+        if self._own_names and not is_loopback(_read_host(headers.get(b"host", b""))):
             raise RequestError(421, "Expected a request to this machine by its own name, such as localhost.")
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
             raise RequestError(403, "Expected a request from a page of this service. Got one from another site.")
-        client = self._keys.find_name(read_key(headers)) or f"address {(scope.get('client') or [''])[0]}"
+        scope["state"]["key"] = key = self._find_key(scope, headers)
+        if scope["path"] in _UNLIMITED:
+            return
+        client = f"address {(scope.get('client') or [''])[0]}" if key is None else key.name
         seconds = self._rates.wait(client, now=time.monotonic())
         if seconds:
             raise RequestError(
                 429, f"Expected at most {self._settings.rate:g} requests per second. Wait {seconds:.1f} s."
             )
-        length = headers.get("content-length", "")
-        if length.isdigit():
-            self._check_size(int(length[:20]))
+        length = headers.get(b"content-length", b"")
+        self._check_size(scope, int(length[:20]) if length.isdigit() else 0)
 
-    def _check_size(self, n_bytes: int) -> None:
-        if n_bytes > self._settings.max_body:
+    def _find_key(self, scope: Any, headers: dict[bytes, bytes]) -> Key | None:
+        """Return whose key a request has: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        given = given.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key")
+        if given is not None and self._needs_tls and scope.get("scheme") != "https":
             raise RequestError(
-                413, f"Expected a body of at most {self._settings.max_body:,} bytes. Got more. Send several requests."
+                403, "Expected a key over TLS. Got one that others could read on the way: make a new one. Ask https://."
             )
+        return None if given is None else self._keys.find(given.decode("latin-1"))
 
-    def hold(self, n_bytes: int, n_read: int) -> None:
-        """Count the bytes held of one body and of all."""
-        self._held += n_bytes
-        self._check_size(n_read)
-        if self._held > _MAX_BODIES * self._settings.max_body:
-            raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
+    def _check_size(self, scope: Any, n_bytes: int) -> None:
+        """Check the bytes of a body; only those with rows are read in a child process, and may be large."""
+        largest = self._settings.max_body if scope["path"] == "/v1/assess" else _LARGEST_OTHER
+        if n_bytes > largest:
+            raise RequestError(413, f"Expected a body of at most {largest:,} bytes. Got more. Send several requests.")
 
 
 class _Body:
-    """The body of a request as it arrives, counted and timed."""
+    """The body of a request as it arrives, which has some seconds to do so."""
 
-    def __init__(self, receive: Any, headers: dict[str, str], limits: Limits, seconds: float) -> None:
-        self._receive, self._limits, self._seconds = receive, limits, seconds
-        self._deadline = asyncio.get_running_loop().time() + seconds
-        self._expects = "expect" in headers  # the client sends nothing before we say so
-        self.n_read = 0
-        self.ended = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+    def __init__(self, scope: Any, receive: Any, settings: Settings) -> None:
+        headers = dict(scope["headers"])
+        self._receive, self._seconds = receive, settings.read_timeout
+        self._deadline = asyncio.get_running_loop().time() + settings.read_timeout
+        self._expects = b"expect" in headers  # the client sends nothing before we say so
+        self._parts: list[bytes] | None = []
+        self.n_bytes = 0
+        self.ended = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
 
-    async def receive(self) -> Any:
-        """Return the next part, or raise if it does not come in time."""
-        if self.ended:
-            return await self._receive()
+    async def read(self) -> int:
+        """Read the next part and return its length."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise RequestError(408, f"Expected the whole request within {self._seconds:g} s.") from None
+        if message["type"] == "http.disconnect":
+            self.ended = True
+            raise RequestError(408, "The client went away before its request had arrived.")
         self.ended = not message.get("more_body", False)
-        n_bytes = len(message.get("body", b""))
-        self.n_read += n_bytes
-        self._limits.hold(n_bytes, self.n_read)
-        return message
+        if self._parts is not None:
+            self._parts.append(message["body"])
+            self.n_bytes += len(message["body"])
+        return len(message["body"])
 
-    async def drain(self) -> None:
-        """Let the rest arrive, for a while: a client that is cut off while it sends may never read its answer."""
-        if self._expects:
-            return
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                while not self.ended:
-                    message = await self._receive()
-                    self.ended = not message.get("more_body", False)
-        except TimeoutError:
-            return
+    async def replay(self) -> Any:
+        """Return the whole body to the application, and after that whatever comes."""
+        if self._parts is None:
+            return await self._receive()
+        content, self._parts = b"".join(self._parts), None
+        return {"type": "http.request", "body": content, "more_body": False}
 
+    def wait_before(self, send: Any) -> Any:
+        """Return a `send` whose answer ends after the request: a client that is cut off may never read its answer."""
+        self._parts = None
 
-def _wait_for_body(send: Any, body: _Body) -> Any:
-    """Return a `send` that holds the last part of an answer back until the whole request has arrived."""
-
-    async def send_after_body(message: Any) -> None:
-        if message["type"] == "http.response.start" and not body.ended:
-            message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
-        elif message["type"] == "http.response.body" and not message.get("more_body", False) and not body.ended:
+        async def send_after_body(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                await send({**message, "headers": [*message["headers"], (b"connection", b"close")]})
+                return
             await send({**message, "more_body": True})
-            await body.drain()
-            message = {"type": "http.response.body", "body": b""}
-        await send(message)
+            with suppress(RequestError):
+                while not (self.ended or self._expects):
+                    await self.read()
+            await send({"type": "http.response.body", "body": b""})
 
-    return send_after_body
-
-
-def read_key(headers: Any) -> str | None:
-    """Return the API key of a request: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")
+        return send_after_body
 
 
-def _read_host(given: str) -> str:
+def _read_host(given: bytes) -> str:
     """Return the name in a Host header without the port; empty where it is no name."""
     try:
-        return urlsplit(f"//{given}").hostname or ""
+        return urlsplit(f"//{given.decode('latin-1')}").hostname or ""
     except ValueError:
         return ""
-
-
-class TimedConfig(uvicorn.Config):
-    """The options of uvicorn, and the seconds that a `TimedProtocol` waits."""
-
-    def __init__(self, app: Any, *, seconds: float, **options: Any) -> None:
-        super().__init__(app, http=TimedProtocol, **options)
-        self.seconds = seconds
-        # On a busy machine a worker imports for longer than the 5 s after which uvicorn would kill and replace it.
-        self.timeout_worker_healthcheck = _WORKER_SECONDS
-
-
-class TimedProtocol(_Base):
-    """A connection that is closed where it keeps the service waiting, which uvicorn does not do.
-
-    The headers of the next request have to arrive within some seconds (the body has its own time, in `_Body`; a
-    connection that waits between requests has uvicorn's), and in each such time a fair part of the answer has to be
-    taken.
-    """
-
-    _headers_timer: asyncio.TimerHandle | None = None
-    _answer_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        # An answer goes out in two parts, and the second would wait for the client to acknowledge the first, which
-        # takes 40 ms. asyncio sets this by itself only where the listening socket names its protocol.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._start_headers_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_headers_timer()
-        elif self._headers_timer is None:
-            self._start_headers_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_headers_timer()
-        self.resume_writing()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._check_taken(math.inf)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._answer_timer is not None:
-            self._answer_timer.cancel()
-            self._answer_timer = None
-
-    def _check_taken(self, n_left: float) -> None:
-        n_now = self.transport.get_write_buffer_size()
-        if n_now > n_left - _FAIR_PART:
-            self.transport.abort()
-        else:
-            self._answer_timer = self.loop.call_later(self.config.seconds, self._check_taken, n_now)
-
-    def _start_headers_timer(self) -> None:
-        self._headers_timer = self.loop.call_later(self.config.seconds, self.transport.abort)
-
-    def _stop_headers_timer(self) -> None:
-        if self._headers_timer is not None:
-            self._headers_timer.cancel()
-            self._headers_timer = None

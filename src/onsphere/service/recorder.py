@@ -1,7 +1,7 @@
 """Write records in one thread, where requests that wait at the same time share a transaction.
 
-An answer waits until its record is on the disk. While the database is down, answers go out without a record, and say
-so; the thread keeps trying, and later requests are recorded again.
+An answer waits until its record is on the disk. While the database is down or does not answer in time, answers go out
+without a record, and say so; the thread keeps trying, and later requests are recorded again.
 """
 
 from __future__ import annotations
@@ -11,121 +11,149 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
-from onsphere.service.databases import StoreError
-from onsphere.service.store import Record, Store
+from onsphere.service.store import Record, Store, StoreError
 
 __all__ = ["Recorder"]
 
 logger = logging.getLogger("onsphere.service")
 
 _MAX_TOGETHER = 200  # records of one transaction
-_MAX_WAITING = 2_000
-_PAUSE = 1.0  # seconds between attempts while the database is down, and between checks while nothing comes
+_MAX_WAITING = 2_000  # items
+_PAUSE = 1.0  # seconds between attempts while the database is down, and between trial writes while nothing comes
+
+Job = tuple[Any, Future[Any]]  # records or a task for the store, and its result
+
+
+def _finish(jobs: list[Job], result: Any) -> None:
+    """Tell whoever waits for jobs; the first to tell wins."""
+    for _, future in jobs:
+        with suppress(InvalidStateError):
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
 
 
 class Recorder:
-    """Writes records to a store, and knows whether it works.
+    """Writes records to a store that has some seconds for each piece of work; `trouble` says why it does not work."""
 
-    Parameters
-    ----------
-    store : Store
-
-    Attributes
-    ----------
-    trouble : str or None
-        Why the store cannot be written to.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiting: queue.Queue[tuple[Any, Future[None]] | None] = queue.Queue(_MAX_WAITING)
+    def __init__(self, store: Store, *, seconds: float) -> None:
+        self._store, self._seconds = store, seconds
+        self._waiting: queue.Queue[Job | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="onsphere-recorder", daemon=True)
-        self._last_attempt = 0.0
+        self._working: tuple[float, list[Job]] | None = None
+        self._is_tried = threading.Event()
         self.trouble: str | None = "The store has not been reached yet."
 
     def start(self) -> None:
-        """Try the store once, and start the thread."""
-        self._attempt(self._store.check)
+        """Start the thread, and wait until it has tried the store."""
         self._thread.start()
+        self._is_tried.wait(self._seconds)
 
-    def stop(self) -> None:
-        """Write what waits, and stop the thread."""
-        self._waiting.put(None)
-        self._thread.join()
-        self._store.close()
+    def stop(self, seconds: float) -> None:
+        """Write what waits, and stop the thread; leave it to itself if that takes too long."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=seconds)
+        self._thread.join(seconds)
 
-    def record(self, record: Record) -> Future[None]:
-        """Hand a record over; the future is done when it is on the disk, and fails if it cannot be written."""
-        return self._enqueue(record)
+    def record(self, records: list[Record], done: Callable[[list[Any]], None]) -> None:
+        """Hand records over; `done` gets a result for each when they are on the disk, or cannot be written."""
+        stored = self.do(records)
+        stored.add_done_callback(lambda future: done([False] * len(records) if future.exception() else future.result()))
 
-    def do(self, task: Callable[[Store], Any]) -> Future[Any]:
-        """Run another task on the store, in the same thread."""
-        return self._enqueue(task)
-
-    def _enqueue(self, item: Any) -> Future[Any]:
+    def do(self, work: list[Record] | Callable[[Store], Any]) -> Future[Any]:
+        """Write records, or run another task on the store, in the one thread that uses it."""
         future: Future[Any] = Future()
-        if self.trouble is not None and time.monotonic() - self._last_attempt < _PAUSE:
+        if self.trouble is not None:  # nobody waits for a store that is down
             future.set_exception(StoreError(self.trouble))
             return future
         try:
-            self._waiting.put_nowait((item, future))
+            self._waiting.put_nowait((work, future))
         except queue.Full:
             future.set_exception(StoreError("More assessments wait to be stored than there is room for."))
         return future
 
+    def check_time(self) -> None:
+        """Give up on a store that does not come back, and let its clients go; called from time to time."""
+        working = self._working
+        if working is None or time.monotonic() - working[0] < self._seconds:
+            return
+        self._note(f"The store has not answered for {self._seconds:g} s.")
+        _finish(working[1], StoreError(self.trouble))
+        self._fail_waiting()
+        self._store.abort()
+
+    def _fail_waiting(self) -> None:
+        with suppress(queue.Empty):
+            while (job := self._waiting.get_nowait()) is not None:
+                _finish([job], StoreError(self.trouble))
+            self._waiting.put(None)
+
     def _run(self) -> None:
+        self._attempt([], self._store.check)
+        self._is_tried.set()
         while True:
             try:
-                first = self._waiting.get(timeout=_PAUSE)
+                job = self._waiting.get(timeout=_PAUSE)
             except queue.Empty:
-                self._attempt(self._store.check)
+                self._attempt([], self._store.check)
                 continue
-            items, ended = self._take_waiting(first)
-            self._work(items)
-            if ended:
+            jobs, is_last = self._take_waiting(job)
+            to_write = [job for job in jobs if isinstance(job[0], list)]
+            if to_write:
+                self._attempt(to_write, lambda jobs=to_write: self._write(jobs))
+            for job in jobs:
+                if not isinstance(job[0], list):
+                    self._attempt([job], lambda job=job: _finish([job], job[0](self._store)))
+            if is_last:
+                self._store.close()
+                self.trouble = "The service has ended."
+                self._fail_waiting()
                 return
 
-    def _work(self, items: list[Any]) -> None:
-        records = [(item, future) for item, future in items if isinstance(item, Record)]
-        if records:
-            self._attempt(
-                lambda: self._store.write([record for record, _ in records]), [future for _, future in records]
-            )
-        for task, future in items:
-            if not isinstance(task, Record):
-                self._attempt(lambda task=task: task(self._store), [future])
+    def _write(self, jobs: list[Job]) -> None:
+        results = self._store.write([record for records, _ in jobs for record in records])
+        start = 0
+        for job in jobs:
+            _finish([job], results[start : (start := start + len(job[0]))])
 
-    def _take_waiting(self, item: Any) -> tuple[list[Any], bool]:
-        """Take all items that wait now, and say whether the end is among them."""
-        items: list[Any] = []
-        while item is not None:
-            items.append(item)
-            if len(items) == _MAX_TOGETHER:
-                return items, False
+    def _take_waiting(self, job: Job | None) -> tuple[list[Job], bool]:
+        """Take all jobs that wait now, and say whether the end is among them."""
+        jobs: list[Job] = []
+        n_records = 0
+        while job is not None:
+            jobs.append(job)
+            n_records += len(job[0]) if isinstance(job[0], list) else 1
+            if n_records >= _MAX_TOGETHER:
+                return jobs, False
             try:
-                item = self._waiting.get_nowait()
+                job = self._waiting.get_nowait()
             except queue.Empty:
-                return items, False
-        return items, True
+                return jobs, False
+        return jobs, True
 
-    def _attempt(self, work: Callable[[], Any], futures: list[Future[Any]] | None = None) -> None:
+    def _attempt(self, jobs: list[Job], work: Callable[[], Any]) -> None:
+        self._working = (time.monotonic(), jobs)
         try:
-            result, error, trouble = work(), None, None
+            work()
+            error = trouble = None
         except StoreError as caught:
-            result, error, trouble = None, caught, str(caught)
+            error, trouble = caught, str(caught)
         except Exception as caught:
             # The tables do not hold what was written there; the thread goes on, whatever it is.
-            result, error, trouble = None, caught, f"The store cannot be read: {caught}"
-        self._last_attempt = time.monotonic()
+            error, trouble = caught, f"The store cannot be read: {caught}"
+        self._working = None
+        self._note(trouble)
+        if error is not None:
+            _finish(jobs, error)
+            self._fail_waiting()
+
+    def _note(self, trouble: str | None) -> None:
         if trouble != self.trouble:
             event = {"event": "store", "working": trouble is None, "reason": trouble}
             logger.log(logging.INFO if trouble is None else logging.ERROR, "store", extra={"fields": event})
         self.trouble = trouble
-        for future in futures or []:
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)

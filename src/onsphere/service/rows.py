@@ -1,59 +1,58 @@
-"""Read rows of JSON, and hold the rows of a request as plain values, whatever format they came in."""
+"""Read the rows of a request, JSON, CSV or Arrow, into plain values by column."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
-from onsphere.service.engine import Facts
-from onsphere.service.replies import RequestError, reject_problems
-from onsphere.table.cells import (
-    LARGEST,
-    LONGEST_TEXT,
-    Problem,
-    describe_expected,
-    import_pandas,
-    is_unicode,
-    read_cells,
-    show_value,
-)
+from onsphere._internal.validation import missing_extra_error
+from onsphere.service.answers import RequestError, make_problem_error, reject_problems
+from onsphere.service.engine import Facts, Values
+from onsphere.table.cells import LARGEST, LONGEST_TEXT, Problem, describe_expected, read_cells, show_value
 from onsphere.table.columns import Column
 
 __all__ = [
+    "ARROW",
+    "CSV",
+    "JSON",
+    "MEDIA_TYPES",
     "Batch",
     "add_key_column",
-    "check_number_of_rows",
+    "check_n_rows",
     "find_wrong_keys",
-    "find_wrong_names",
-    "join_batches",
+    "join_values",
     "parse_json",
     "read_json",
+    "read_media_type",
+    "read_table",
 ]
 
+JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
+MEDIA_TYPES = (JSON, CSV, ARROW, "application/vnd.apache.arrow.file")
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS = {"number": "numbers", "boolean": "booleans", "category": "text", "date": "dates or text"}
+_CSV = "CSV in UTF-8 with a line of names"
+_NAME_FAULTS = ("missing", "extra_forbidden", "too_long")  # as pydantic calls them
+_LIMIT = f"a number of size {LARGEST:g} at most"
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows of one request.
-
-    Attributes
-    ----------
-    columns : tuple of Column
-        The features.
-    values : dict of array
-        What `read_cells` returned for each of them.
-    keys : dict of list
-        The columns that name the rows.
-    """
+    """The rows of one request: the values of each feature, and the columns that name the rows."""
 
     columns: tuple[Column, ...]
-    values: dict[str, Any]
+    values: Values
     keys: dict[str, list[Any]]
 
     def __len__(self) -> int:
@@ -100,15 +99,11 @@ def _to_json_value(column: Column, value: Any) -> Any:
             return value
 
 
-def join_batches(facts: Facts, batches: Sequence[Batch]) -> Any:
-    """Return the rows of one or more requests as one DataFrame of plain values, or as an array."""
-    joined = {
-        column.name: np.concatenate([batch.values[column.name] for batch in batches]) for column in facts.features
-    }
-    if facts.as_array:
-        return np.column_stack(list(joined.values()))
-    pandas = import_pandas()
-    return pandas.DataFrame({name: pandas.Series(values, dtype=values.dtype) for name, values in joined.items()})
+def join_values(batches: Sequence[Batch]) -> Values:
+    """Return the values of several requests as those of one."""
+    if len(batches) == 1:
+        return batches[0].values
+    return {name: np.concatenate([batch.values[name] for batch in batches]) for name in batches[0].values}
 
 
 def add_key_column(facts: Facts, key: str) -> Facts:
@@ -121,127 +116,261 @@ def add_key_column(facts: Facts, key: str) -> Facts:
     return replace(facts, columns=(*others, Column(key, "key")))
 
 
-def read_json(bodies: Sequence[bytes], facts: Facts, *, max_rows: int) -> list[Batch]:
+def read_media_type(header: str) -> str:
+    """Return JSON, CSV or ARROW for a Content-Type header."""
+    given = header.partition(";")[0].strip().lower()
+    if given not in MEDIA_TYPES:
+        raise RequestError(415, f"Expected a body of the type {', '.join(MEDIA_TYPES)}. Got {given[:100] or 'none'}.")
+    return given if given in (JSON, CSV) else ARROW
+
+
+# --- JSON ---
+
+
+def read_json(bodies: Sequence[bytes], facts: Facts, schema: TypeAdapter[Any], *, max_rows: int) -> list[Batch]:
     """Read the bodies of one or more requests: {"rows": [{"size": 1.5, …}, …]}.
 
     A row may also be a list, in the order of the features. The cells of all requests are read at once, because one
-    cell takes about as long as a hundred. If anything is wrong with any of them, nothing is read.
+    cell takes about as long as a hundred. If anything is wrong with any of them, nothing is read. The schema is what
+    `build_body_model` made from the columns of the model.
     """
-    tables = [_parse_table(body, facts, max_rows) for body in bodies]
+    tables = [_parse(body, facts, schema, max_rows) for body in bodies]
+    rows = [row for table in tables for row in table]
     cells = {
-        column.name: read_cells(column, [cell for table in tables for cell in table[column.name]], strict=True)
-        for column in facts.features
+        column.name: read_cells(column, [row[column.name] for row in rows], strict=True) for column in facts.features
     }
-    keys = [{name: table[name] for name in facts.key_names if name in table} for table in tables]
-    problems = [problem for each in cells.values() for problem in each.problems]
-    for table, named in zip(tables, keys, strict=True):
-        problems += find_wrong_keys(named) + _find_nested(table, facts)
-    reject_problems(problems)
-    first = facts.features[0].name
-    ends = np.cumsum([len(table[first]) for table in tables]).tolist()
-    return [
-        Batch(facts.features, {name: each.values[start:end] for name, each in cells.items()}, named)
-        for start, end, named in zip([0, *ends], ends, keys, strict=False)
-    ]
+    reject_problems([problem for each in cells.values() for problem in each.problems])
+    batches: list[Batch] = []
+    start = 0
+    for table in tables:
+        end = start + len(table)
+        names = {name for name in facts.key_names if any(name in row for row in table)} if facts.key_names else ()
+        keys = {name: [row.get(name) for row in table] for name in facts.key_names if name in names}
+        values = {name: each.values[start:end] for name, each in cells.items()}
+        batches.append(Batch(facts.features, values, keys))
+        start = end
+    return batches
 
 
-def _parse_table(body: bytes, facts: Facts, max_rows: int) -> dict[str, list[Any]]:
-    """Return the cells of each column in a body."""
-    given = parse_json(body)
-    if not isinstance(given, dict) or set(given) != {"rows"} or not isinstance(given["rows"], list):
-        raise RequestError(422, 'Expected an object with a list of rows: {"rows": [{…}, …]}. Got something else.')
-    check_number_of_rows(len(given["rows"]), max_rows)
-    return _transpose(given["rows"], facts)
-
-
-class _RepeatedError(ValueError):
-    """An object with the same name twice."""
-
-
-def parse_json(body: bytes) -> Any:
-    """Parse strict JSON: UTF-8, no NaN, no name twice."""
+def _parse(body: bytes, facts: Facts, schema: TypeAdapter[Any], max_rows: int) -> list[dict[str, Any]]:
+    _count_brackets(body, max_rows)
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_reject_constant, object_pairs_hook=_build_object)
-    except RecursionError:
-        raise RequestError(422, "Expected rows of plain values. Got JSON that is nested too deeply.") from None
-    except _RepeatedError as error:
-        raise RequestError(422, str(error)) from None
-    except (ValueError, UnicodeDecodeError) as error:
-        reason = getattr(error, "msg", None) or getattr(error, "reason", None) or str(error).split(";")[0]
-        place = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise RequestError(
-            422, f"Expected JSON in UTF-8. Got something that cannot be read: {reason}{place}."
-        ) from None
+        rows = schema.validate_json(body)["rows"]
+    except ValidationError as error:
+        raise _explain(error, facts, max_rows) from None
+    if any(type(row) is tuple for row in rows):
+        names = [column.name for column in facts.features]
+        return [dict(zip(names, row, strict=True)) if type(row) is tuple else row for row in rows]
+    return rows
 
 
-def _reject_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON, write null where a number is unknown")
+def parse_json(body: bytes, max_rows: int) -> Any:
+    """Parse strict JSON: UTF-8, no NaN."""
+    _count_brackets(body, max_rows)
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(422, f"Expected JSON in UTF-8. Got something that cannot be read: {error}.") from None
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _RepeatedError("Expected each name once in an object. Got one twice.")
-    return found
+def _count_brackets(body: bytes, max_rows: int) -> None:
+    """Count lists and objects before anything is read: a text may hold a bracket, but not each of them many."""
+    if body.count(b"[") + body.count(b"{") > 4 * max_rows + 100:
+        raise _make_size_error(max_rows)
 
 
-def _transpose(rows: list[Any], facts: Facts) -> dict[str, list[Any]]:
-    """Turn a list of rows into the cells of each column."""
-    problems: list[Problem] = []
-    features = [column.name for column in facts.features]
-    expected = set(features)
-    table: dict[str, list[Any]] = {name: [] for name in features}
-    others = facts.known_names - expected
-    for index, row in enumerate(rows):
-        if isinstance(row, list):
-            if len(row) != len(features):
-                problems.append(Problem(None, index, f"{len(features)} values", f"{len(row)}"))
-                continue
-            row = dict(zip(features, row, strict=True))
-        elif not isinstance(row, dict):
-            problems.append(Problem(None, index, "an object with the columns", show_value(row)))
-            continue
-        elif row.keys() != expected:
-            problems += find_wrong_names(list(row), facts, row=index)
-        for name in features:
-            table[name].append(row.get(name))
-        for name in others & row.keys():
-            # Earlier rows did not have it, so it is missing there.
-            table.setdefault(name, []).extend([None] * (index - len(table.get(name, []))))
-            table[name].append(row[name])
-    reject_problems(problems)
-    for name in others & table.keys():
-        table[name].extend([None] * (len(rows) - len(table[name])))
+def _explain(error: ValidationError, facts: Facts, max_rows: int) -> RequestError:
+    """Say what is wrong with a body in the words of the cell reader."""
+    found = error.errors(include_url=False, include_context=False)
+    kind, place = found[0]["type"], found[0]["loc"]
+    if kind == "json_invalid":
+        return RequestError(422, f"Expected JSON in UTF-8. Got something that cannot be read: {found[0]['msg'][14:]}.")
+    if kind == "too_short" and place == ("rows",):
+        return RequestError(422, "Expected at least one row. Got none.")
+    if kind == "too_long" and place == ("rows",):
+        return _make_size_error(max_rows)
+    if any(len(each["loc"]) < 3 for each in found):
+        return RequestError(422, 'Expected an object with a list of rows: {"rows": [{…}, …]}. Got something else.')
+    # A row is tried as an object and as a list; what is said of the other form is left out.
+    other = {(each["loc"][1], each["loc"][2]) for each in found if each["type"] in ("dict_type", "tuple_type")}
+    both = {row for row, n_forms in Counter(row for row, _ in other).items() if n_forms == 2}
+    columns = {column.name: column for column in facts.features}
+    problems: dict[Any, Problem] = {}
+    # Where columns are missing or unknown, nothing is said about cells.
+    about_names = [each for each in found if each["type"] in _NAME_FAULTS or each["loc"][1] in both]
+    for each in about_names or found:
+        if each["loc"][1:3] not in other or (each["loc"][1] in both and each["type"] == "dict_type"):
+            problem = _describe_fault(each, columns, is_neither=each["loc"][1] in both)
+            if problem.expected != "a plain value":  # a key may be of several types; a limit says more
+                problems[problem.row, problem.column] = problem
+            problems.setdefault((problem.row, problem.column), problem)
+    return make_problem_error([*problems.values()])
+
+
+def _describe_fault(fault: Any, columns: dict[str, Column], *, is_neither: bool) -> Problem:
+    kind, (_, row, _, *rest), value = fault["type"], fault["loc"], fault["input"]
+    if is_neither:
+        return Problem(None, row, "an object with the columns", show_value(value))
+    name = [*columns][rest[0]] if rest and isinstance(rest[0], int) and rest[0] < len(columns) else None
+    if (kind == "missing" and name is not None) or kind == "too_long":
+        return Problem(None, row, f"{len(columns)} values", f"{len(value)}")
+    name = str(rest[0]) if name is None else name
+    expected = describe_expected(columns[name]) if name in columns else "a plain value"
+    match kind:
+        case "missing":
+            return Problem(name, row, expected, "no such column")
+        case "extra_forbidden":
+            return Problem(name, row, "no column of this name", "one that the model does not know")
+        case "string_too_long":
+            return Problem(name, row, f"text of at most {LONGEST_TEXT:,} characters", f"{len(value):,} characters")
+        case "finite_number" | "less_than_equal" | "greater_than_equal":
+            return Problem(name, row, _LIMIT, show_value(value))
+        case _:
+            return Problem(name, row, expected, show_value(value))
+
+
+def _make_size_error(max_rows: int) -> RequestError:
+    return RequestError(413, f"Expected at most {max_rows:,} rows. Got more. Send them in several requests.")
+
+
+# --- CSV and Arrow ---
+
+
+def read_table(body: bytes, facts: Facts, media_type: str, *, max_rows: int) -> Batch:
+    """Read CSV in UTF-8 with a line of names and commas (empty cells, NA and the like are missing), or Arrow."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise missing_extra_error("Reading a batch", "pyarrow", "serve") from None
+    try:
+        table = (_read_csv if media_type == CSV else _read_arrow)(pa, body, facts, max_rows)
+        cells = {column.name: read_cells(column, table[column.name], strict=True) for column in facts.features}
+        keys = {name: _read_keys(table[name]) for name in facts.key_names if name in table.column_names}
+    except (pa.ArrowException, OSError, ValueError, ArithmeticError, LookupError, csv.Error, MemoryError) as error:
+        expected = _CSV if media_type == CSV else "an Arrow stream or file"
+        message = " ".join(str(error).split())[:200]
+        raise RequestError(422, f"Expected {expected}. Got a body that cannot be read as such: {message}.") from None
+    problems = [problem for each in cells.values() for problem in each.problems]
+    reject_problems(problems + find_wrong_keys(keys))
+    return Batch(facts.features, {name: each.values for name, each in cells.items()}, keys)
+
+
+def _read_csv(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
+    import pyarrow.csv as arrow_csv
+
+    # The names are counted before anything is read: a line of them may be as long as the body.
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(body), encoding="utf-8-sig", newline=""), strict=True)
+    names = next((line for line in lines if line), [])
+    _check_names(names, facts)
+    check_n_rows(max(1, body.count(b"\n") - 1 - body.count(b'"')), max_rows)  # a quoted cell may hold line ends
+    table = arrow_csv.read_csv(
+        io.BytesIO(body),
+        arrow_csv.ReadOptions(block_size=len(body), use_threads=False),
+        arrow_csv.ParseOptions(newlines_in_values=True),
+        arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in names},
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    _check_names(table.column_names, facts)
+    check_n_rows(table.num_rows, max_rows)
     return table
 
 
-def _find_nested(table: dict[str, list[Any]], facts: Facts) -> list[Problem]:
-    """List the cells that are no plain values in columns that are not features."""
-    others = table.keys() - {column.name for column in facts.features}
+def _read_arrow(pa: Any, body: bytes, facts: Facts, max_rows: int) -> Any:
+    """Read the columns that are needed, after checking that they are valid."""
+    # A file is a stream after its first eight bytes. Its footer says where the batches lie; it is not needed, and could
+    # point to others than those that were checked.
+    content = memoryview(body)[8:] if body.startswith(b"ARROW1") else memoryview(body)
+    schema = pa.ipc.open_stream(pa.BufferReader(content)).schema
+    _check_names(list(schema.names), facts)
+    used = {column.name: column for column in facts.columns if column.is_feature or column.kind == "key"}
+    kinds = {name: schema.field(name).type for name in used if name in schema.names}
+    reject_problems(
+        [
+            Problem(name, None, _KINDS.get(used[name].kind, "plain values"), f"the type {kind}")
+            for name, kind in kinds.items()
+            if not _is_fitting(pa.types, used[name], kind)
+        ]
+    )
+    options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in kinds])
+    batches: list[Any] = []
+    n_rows = 0
+    for batch in (reader := pa.ipc.open_stream(pa.BufferReader(content), options=options)):
+        n_rows += batch.num_rows
+        check_n_rows(max(n_rows, 1), max_rows)
+        batch.validate(full=True)
+        reject_problems(_find_long_texts(pa, batch))
+        batches.append(batch)
+    check_n_rows(n_rows, max_rows)
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _find_long_texts(pa: Any, batch: Any) -> list[Problem]:
+    """List the columns with a long text in their dictionary: each row that shares it would get a copy."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    expected = f"text of at most {LONGEST_TEXT:,} characters"
     return [
-        Problem(name, row, "a plain value", show_value(value))
-        for name in others
-        for row, value in enumerate(table[name])
-        if isinstance(value, list | dict)
+        Problem(name, None, expected, "a longer one")
+        for name, values in zip(batch.schema.names, batch.columns, strict=True)
+        if pa.types.is_dictionary(values.type)
+        and (compute.max(compute.utf8_length(values.dictionary)).as_py() or 0) > LONGEST_TEXT
     ]
 
 
-def check_number_of_rows(n_rows: int, max_rows: int) -> None:
-    """Check that there is at least one row, and not too many."""
+def _check_names(names: list[str], facts: Facts) -> None:
+    """Check that every feature is there, nothing is unknown, and no name comes twice."""
+    counts = Counter(names)
+    missing = [column for column in facts.features if column.name not in counts]
+    reject_problems(
+        [Problem(name, None, "one column of this name", f"{n}") for name, n in counts.items() if n > 1]
+        + [Problem(column.name, None, describe_expected(column), "no such column") for column in missing]
+        + [
+            Problem(name, None, "no column of this name", "one that the model does not know")
+            for name in counts
+            if name not in facts.known_names
+        ]
+    )
+
+
+def check_n_rows(n_rows: int, max_rows: int) -> None:
+    """Raise a RequestError if there are no rows, or too many."""
     if n_rows == 0:
         raise RequestError(422, "Expected at least one row. Got none.")
     if n_rows > max_rows:
-        raise RequestError(413, f"Expected at most {max_rows:,} rows. Got {n_rows:,}. Send them in several requests.")
+        raise _make_size_error(max_rows)
 
 
-def find_wrong_names(names: Sequence[str], facts: Facts, *, row: int | None = None) -> list[Problem]:
-    """List the features that are not among the names, and the names that the model does not know."""
-    given, known = set(names), facts.known_names
-    missing = [column for column in facts.features if column.name not in given]
-    unknown = [name for name in names if name not in known]
-    return [Problem(column.name, row, describe_expected(column), "no such column") for column in missing] + [
-        Problem(name, row, "no column of this name", "one that the model does not know") for name in unknown
-    ]
+def _is_fitting(types: Any, column: Column, kind: Any) -> bool:
+    """Return whether a type of Arrow holds what a column does; keys may hold any plain values."""
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    is_text = types.is_string(value) or types.is_large_string(value)  # not views, which may all share one place
+    # pyarrow's cast of a decimal looks its scale up in a table without checking the table's length.
+    is_decimal = types.is_decimal(kind) and abs(kind.scale) <= kind.precision
+    is_number = types.is_integer(kind) or types.is_floating(kind) or is_decimal
+    is_date = types.is_date(kind) or types.is_timestamp(kind)
+    match column.kind:
+        case _ if types.is_null(kind):
+            return True
+        case "number":
+            return is_number or (is_text and column.written_as_text)
+        case "boolean":
+            return types.is_boolean(kind) or (is_text and column.written_as_text)
+        case "category":
+            return is_text
+        case "date":
+            return is_text or is_date
+        case _:
+            return is_text or is_date or is_number or types.is_boolean(kind)
+
+
+def _read_keys(values: Any) -> list[Any]:
+    """Return keys, as text where they are not numbers."""
+    found = values.to_pylist()
+    return [value if value is None or isinstance(value, int | float) else str(value) for value in found]
 
 
 def find_wrong_keys(keys: dict[str, list[Any]]) -> list[Problem]:
@@ -249,11 +378,8 @@ def find_wrong_keys(keys: dict[str, list[Any]]) -> list[Problem]:
     problems: list[Problem] = []
     for name, values in keys.items():
         for row, value in enumerate(values):
-            if isinstance(value, str) and (len(value) > LONGEST_TEXT or not is_unicode(value)):
-                expected = f"text of at most {LONGEST_TEXT:,} characters"
+            if isinstance(value, str) and len(value) > LONGEST_TEXT:
+                problems.append(Problem(name, row, f"text of at most {LONGEST_TEXT:,} characters", show_value(value)))
             elif isinstance(value, int | float) and not abs(value) <= LARGEST:
-                expected = f"a number of size {LARGEST:g} at most"
-            else:
-                continue
-            problems.append(Problem(name, row, expected, show_value(value)))
+                problems.append(Problem(name, row, _LIMIT, show_value(value)))
     return problems

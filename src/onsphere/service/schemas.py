@@ -1,41 +1,80 @@
-"""Describe requests and answers for OpenAPI; the schema of a row follows the columns of the model."""
+"""Describe requests and answers with pydantic; the rows of a request follow the columns of the model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict
 
-from onsphere.service.batching import ARROW, CSV, JSON, MEDIA_TYPES
 from onsphere.service.engine import Facts
 from onsphere.table.cells import LARGEST, LONGEST_TEXT
 from onsphere.table.columns import Column
 
 __all__ = [
-    "LABELS_BODY",
     "Answers",
-    "ErrorAnswer",
-    "Health",
+    "Labels",
     "LabelsTaken",
     "Live",
     "ModelFacts",
+    "Options",
     "Readiness",
-    "Reloaded",
-    "ResetDone",
-    "build_body_schema",
-    "describe_batch_answers",
+    "build_body_model",
     "describe_errors",
 ]
 
 Number = float | None
 PerOutput = float | dict[str, Number] | None
 
+_Float: TypeAlias = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False, strict=True)]
+_Whole: TypeAlias = Annotated[int, Field(ge=-int(LARGEST), le=int(LARGEST), strict=True)]
+_Text: TypeAlias = Annotated[str, Field(max_length=LONGEST_TEXT, strict=True)]
+_Boolean: TypeAlias = Annotated[bool, Field(strict=True)]
+_Key: TypeAlias = _Text | _Boolean | _Whole | _Float | None
+_Anything: TypeAlias = str | bool | float | None
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+def build_body_model(facts: Facts, max_rows: int) -> TypeAdapter[Any]:
+    """Make the model of {"rows": […]} from the columns of a model; a row is an object, or a list of its features."""
+    features = {column.name: _choose_type(column) for column in facts.features}
+    others = {column.name: _Key if column.kind == "key" else _Anything for column in facts.columns}
+    others |= dict.fromkeys(() if facts.as_array else facts.targets, _Anything)
+    fields = {name: NotRequired[kind] for name, kind in others.items() if name not in features} | features
+    by_name: Any = TypedDict("Row", fields)  # type: ignore[reportArgumentType]
+    by_name.__pydantic_config__ = _STRICT
+    in_order: Any = tuple[tuple(features.values())]  # type: ignore[reportInvalidTypeForm]
+    rows: Any = Annotated[list[by_name | in_order], Field(min_length=1, max_length=max_rows)]
+    body: Any = TypedDict("Rows", {"rows": rows})  # type: ignore[reportGeneralTypeIssues]
+    body.__pydantic_config__ = _STRICT
+    return TypeAdapter(body)
+
+
+def _choose_type(column: Column) -> Any:
+    kinds: dict[str, Any] = {"number": _Float, "boolean": _Boolean, "category": _Text}
+    if column.kind in kinds:
+        return kinds[column.kind] | (_Text if column.written_as_text else None) | None
+    day: Any = {"format": "date"} if column.date_format in (None, "ISO8601") else {}
+    about = Field(max_length=LONGEST_TEXT, description="A date, or a date with a time.", json_schema_extra=day)
+    date: Any = Annotated[str, about]
+    return date | None
+
+
+class Options(BaseModel):
+    """Options of a request beside its rows."""
+
+    model_config = ConfigDict(extra="ignore")
+    coverage: float | None = Field(default=None, gt=0, lt=1, description="Of intervals or sets.")
+    key: str | None = Field(
+        default=None, max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels."
+    )
+    record: bool = Field(default=True, description="Whether to store the answer and count it for drift.")
+
 
 class ErrorAt(BaseModel):
-    """One thing that is wrong with a request."""
-
-    column: str | None = Field(description="Which column; null where it is the whole row or request.")
-    row: int | None = Field(description="Which row, counted from 0; null where it is all of them.")
+    column: str | None = Field(description="Null where it is the whole row or request.")
+    row: int | None = Field(description="Counted from 0; null where it is all of them.")
     expected: str
     got: str
 
@@ -55,9 +94,7 @@ class Answer(BaseModel):
     lower: PerOutput = None
     upper: PerOutput = None
     sigma: PerOutput = Field(None, description="Standard deviation of the whole error, in the unit of the target.")
-    noise: PerOutput = Field(
-        None, description="How far similar rows disagree, in the unit of the target; classes: 0 to 1."
-    )
+    noise: PerOutput = Field(None, description="How far similar rows disagree, in the target's unit; classes: 0 to 1.")
     novelty: Number = Field(None, description="How unlike all training rows the row is: 0 for most of them, at most 1.")
     novelty_p_value: Number = Field(None, description="The share of calibration rows that were at least as novel.")
     confidence: Number = Field(None, description="The share of calibration rows that were at least as uncertain.")
@@ -65,9 +102,7 @@ class Answer(BaseModel):
     direction_norm: Number = None
     anchor_residual: Number = None
     probabilities: dict[str, Number] | None = None
-    set: list[str] | None = Field(
-        None, description="The classes that contain the true one with the requested coverage."
-    )
+    set: list[str] | None = Field(None, description="The classes that hold the true one with the requested coverage.")
     accepted: bool | None = Field(description="Whether to trust the row; null where the model has no threshold.")
     reason: str | None = Field(description="Why it was rejected: for its uncertainty, for its novelty, or for both.")
 
@@ -81,54 +116,21 @@ class Answers(BaseModel):
     rows: list[Answer]
 
 
-class ModelColumn(BaseModel):
-    name: str
-    kind: str
-    note: str
-    required: bool
-    levels: list[str]
+class Label(BaseModel):
+    """The true value of a row, or its class."""
 
-
-class Band(BaseModel):
-    """Quantiles of a score of the calibration rows: 5 %, 50 % and 95 %."""
-
-    low: float
-    middle: float
-    high: float
-
-
-class ModelFacts(BaseModel):
-    """The model that is served."""
-
-    name: str
-    sha256: str
-    kind: str
-    model: str
-    task: str
-    targets: list[str]
-    columns: list[ModelColumn]
-    coverage: float
-    threshold: Number = Field(description="The largest uncertainty that is accepted.")
-    calibration_band: Band | None = Field(description="Of the uncertainties.")
-    novelty_threshold: Number = Field(
-        description="The largest shortfall that is accepted: how much of a row the training rows cannot account for."
+    model_config = ConfigDict(extra="forbid")
+    key: _Text | float
+    value: str | float | bool | dict[str, float] = Field(
+        description="The class or the number; an object with the name of each target if there are several."
     )
-    novelty_band: Band | None = Field(description="Of the shortfalls.")
-    calibration_rows: int | None
-    calibrated_by: str | None = Field(
-        description='"held-out rows" or "cross-validation", after which a false alarm is more likely than alpha.'
-    )
-    classes: list[Any] | None
-    rule: str | None
-    novelty_rule: str | None
-    frames: list[str] | None = Field(description="The frames that were fitted; null for a model of another method.")
-    backbone: str | None
-    figures: dict[str, Any]
-    onsphere: str
-    libraries: dict[str, str]
-    notes: list[str]
-    loaded_at: float
-    reload_trouble: str | None = Field(description="Why the file could not be loaded when it last changed.")
+
+
+class Labels(BaseModel):
+    """The labels of some rows that were assessed with key=."""
+
+    model_config = ConfigDict(extra="forbid")
+    labels: list[Label] = Field(min_length=1)
 
 
 class LabelsTaken(BaseModel):
@@ -137,6 +139,58 @@ class LabelsTaken(BaseModel):
     labelled_already: list[Any] = Field(description="Keys whose row has a label.")
     model_updated: bool = Field(description="Whether later intervals or sets follow these labels.")
     note: str | None = Field(description="Why they do not.")
+
+
+class ModelFacts(BaseModel):
+    """The model that is served."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    sha256: str
+    task: str
+    targets: list[str]
+    columns: list[dict[str, Any]] = Field(description="Of each: name, kind, note, required, and known levels.")
+    coverage: float
+    threshold: Number = Field(description="The largest uncertainty that is accepted.")
+    calibration_band: dict[str, float] | None = Field(description="Quantiles of uncertainties: 5 %, 50 % and 95 %.")
+    novelty_threshold: Number = Field(description="The largest shortfall that is accepted, from which novelty follows.")
+    novelty_band: dict[str, float] | None = Field(description="Of the shortfalls.")
+    calibrated_by: Literal["held-out rows", "cross-validation"] | None
+    classes: list[Any] | None
+    loaded_at: float
+    reload_trouble: str | None = Field(description="Why the file could not be loaded when it last changed.")
+
+
+class Readiness(BaseModel):
+    """A report on whether everything works; the status is 503 where it does not. Reasons are for those with a key."""
+
+    ready: bool
+    store: str | None = Field(None, description="What is wrong with the store.")
+    model: str | None = Field(None, description="What is wrong with the model's file; the one before it answers.")
+    threads: str | None = Field(None, description="Whether a model does not come back.")
+
+
+class Minute(BaseModel):
+    requests_per_second: float = Field(description="Over the last ten seconds, as are rows.")
+    rows_per_second: float
+    accepted: Number
+    seconds_median: Number = Field(description="From the arrival of a request until its answer is stored.")
+    seconds_99: Number
+    bin_seconds: float
+    requests: list[float]
+
+
+class Drift(BaseModel):
+    alarm: bool
+    alarmed_at: int | None = Field(description="At which row.")
+    alarmed_by: str | None = Field(description='The score that raised the alarm: "uncertainty" or "novelty".')
+    alarm_time: Number = Field(description="In seconds since 1970.")
+    watched: list[str] = Field(description="The scores that are watched.")
+    rows_seen: int
+    log_capital: float
+    alarm_line: float
+    hints: list[str] | None = Field(description="Columns that moved, by the last rows of one worker; null if unknown.")
+    outside: list[str] | None = Field(description="Columns with values beyond all of training; null if unknown.")
 
 
 class LabelsSummary(BaseModel):
@@ -149,90 +203,23 @@ class LabelsSummary(BaseModel):
     rolling: list[float] = Field(description="The share among each 500 in a row, up to the latest.")
 
 
-class Health(BaseModel):
-    status: str
-
-
-class Readiness(BaseModel):
-    """A report on whether everything works; the status is 503 where it does not."""
-
-    ready: bool
-    store: str | None = Field(description="What is wrong with the store.")
-    model: str | None = Field(description="What is wrong with the model's file; the model before it still answers.")
-
-
-class Reloaded(BaseModel):
-    changed: bool
-    sha256: str
-
-
-class ResetDone(BaseModel):
-    reset: bool
-
-
-class Minute(BaseModel):
-    requests_per_second: float
-    rows_per_second: float
-    accepted: Number
-    seconds_median: Number
-    seconds_99: Number
-    bin_seconds: float
-    requests: list[float]
-
-
-class Point(BaseModel):
-    id: int
-    at: float
-    uncertainty: Number
-    missed: Number = Field(description="The shortfall, from which novelty follows.")
-    log_capital: Number
-
-
-class Rejected(BaseModel):
-    id: int
-    at: float
-    request: str
-    index: int
-    answer: dict[str, Any]
-    row: dict[str, Any] | None = None
-    key: dict[str, Any] | None = None
-
-
-class Drift(BaseModel):
-    alarm: bool
-    alarmed_at: int | None
-    alarmed_by: str | None = Field(description='The score that raised the alarm: "uncertainty" or "novelty".')
-    watched: list[str] = Field(description="The scores that are watched.")
-    rows_seen: int
-    log_capital: float
-    alarm_line: float
-    hints: list[str] | None = Field(
-        description="Which columns moved, with or without an alarm, by the last rows of the worker that answers; "
-        "null where the model's file does not say what they were like."
-    )
-
-
-class StoreState(BaseModel):
-    working: bool
-    reason: str | None
-
-
 class Live(BaseModel):
     """The data that the page shows."""
 
     now: float
     model: str
-    store: StoreState
+    store: dict[str, bool | str | None] = Field(description="Whether it is working, and the reason if not.")
     minute: Minute | None
-    points: list[Point]
-    rejected: list[Rejected]
+    points: list[dict[str, Number]] = Field(description="Of each request: id, at, uncertainty, missed, log_capital.")
+    rejected: list[dict[str, Any]] = Field(description="The latest rejected rows, with answer, row and key.")
     drift: Drift | None
     labels: LabelsSummary | None = Field(description="null before the first label.")
 
 
 _REASONS = {
+    400: "The request is not HTTP that can be read in one way only.",
     401: "The API key is missing or unknown.",
-    403: "The request comes from a page of another site.",
+    403: "The key may not do this, or the request comes from a page of another site or without TLS.",
     408: "The request did not arrive in time.",
     409: "The file cannot be loaded; the model before it still answers.",
     413: "The body has too many bytes or rows.",
@@ -240,85 +227,12 @@ _REASONS = {
     421: "The request names another machine.",
     422: "A column is unknown, missing or wrongly typed, or the body cannot be read.",
     429: "Too many requests from one client.",
-    503: "Too much is being worked on; try again.",
+    503: "Too much is being worked on, or the store does not work; try again.",
     504: "The answer took too long.",
 }
 
 
 def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the errors of an address: those that all addresses have, and these."""
-    return {
-        status: {"model": ErrorAnswer, "description": _REASONS[status]} for status in (401, 403, 421, 429, *statuses)
-    }
-
-
-def describe_batch_answers() -> dict[str, Any]:
-    """Describe the answers that are not JSON."""
-    return {media_type: {"schema": {"type": "string"}} for media_type in (CSV, ARROW)}
-
-
-_LABEL_KEY: dict[str, Any] = {"type": ["string", "number"], "maxLength": LONGEST_TEXT}
-_LABEL_VALUE: dict[str, Any] = {
-    "type": ["string", "number", "boolean", "object"],
-    "description": "The class or the number; an object with the name of each target if there are several.",
-}
-_LABEL: dict[str, Any] = {
-    "type": "object",
-    "properties": {"key": _LABEL_KEY, "value": _LABEL_VALUE},
-    "required": ["key", "value"],
-    "additionalProperties": False,
-}
-_LABELS: dict[str, Any] = {
-    "type": "object",
-    "properties": {"labels": {"type": "array", "minItems": 1, "items": _LABEL}},
-    "required": ["labels"],
-    "additionalProperties": False,
-}
-LABELS_BODY: dict[str, Any] = {"required": True, "content": {JSON: {"schema": _LABELS}}}
-
-
-def build_body_schema(facts: Facts, max_rows: int) -> dict[str, Any]:
-    """Build the schema of the body of `POST /v1/assess`."""
-    features = {column.name: _build_column_schema(column) for column in facts.features}
-    others = {
-        column.name: _KEY if column.kind == "key" else _ANYTHING for column in facts.columns if not column.is_feature
-    }
-    if not facts.as_array:
-        others |= {target: _ANYTHING for target in facts.targets if target not in features}
-    by_name = {
-        "type": "object",
-        "properties": others | features,
-        "required": list(features),
-        "additionalProperties": False,
-    }
-    in_order = {
-        "type": "array",
-        "prefixItems": list(features.values()),
-        "items": False,
-        "minItems": len(features),
-        "maxItems": len(features),
-    }
-    rows = {"type": "array", "items": {"anyOf": [by_name, in_order]}, "minItems": 1, "maxItems": max_rows}
-    schema = {"type": "object", "properties": {"rows": rows}, "required": ["rows"], "additionalProperties": False}
-    content: dict[str, Any] = {JSON: {"schema": schema}}
-    for media_type in MEDIA_TYPES[1:]:
-        content[media_type] = {"schema": {"type": "string", "format": "binary"}}
-    return {"required": True, "content": content}
-
-
-_ANYTHING: dict[str, Any] = {"type": ["string", "number", "boolean", "null"]}
-_KEY = _ANYTHING | {"maxLength": LONGEST_TEXT, "minimum": -LARGEST, "maximum": LARGEST}
-
-
-def _build_column_schema(column: Column) -> dict[str, Any]:
-    match column.kind:
-        case "number":
-            types = ["number", "null", *(["string"] if column.written_as_text else [])]
-            return {"type": types, "minimum": -LARGEST, "maximum": LARGEST}
-        case "boolean":
-            return {"type": ["boolean", "null", *(["string"] if column.written_as_text else [])]}
-        case "category":
-            return {"type": ["string", "null"], "maxLength": LONGEST_TEXT}
-        case _:
-            schema: dict[str, Any] = {"type": ["string", "null"], "description": "A date or a date with a time."}
-            return schema | ({"format": "date"} if column.date_format in (None, "ISO8601") else {})
+    every = (400, 401, 403, 421, 429, *statuses)
+    return {status: {"model": ErrorAnswer, "description": _REASONS[status]} for status in every}

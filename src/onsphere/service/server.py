@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import math
 import os
 import resource
 import signal
 import socket
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from onsphere.errors import InvalidInputError
 from onsphere.service.app import create_app
-from onsphere.service.databases import open_database
-from onsphere.service.engine import ServedModel
-from onsphere.service.limits import TimedConfig
-from onsphere.service.logs import make_log_config
+from onsphere.service.child import exit_with_parent
+from onsphere.service.hot_reload import ServedModel
+from onsphere.service.metrics import LOG_CONFIG
 from onsphere.service.settings import Keys, Settings, is_loopback
+from onsphere.service.store import open_database
 
-__all__ = ["serve"]
+__all__ = ["TimedConfig", "TimedProtocol", "serve"]
+
+_WORKER_SECONDS = 60  # for a worker to say that it lives
+_END_SECONDS = 2.0  # after the grace period, before a process that is still there is ended
+_FAIR_PART = 64 * 2**10  # bytes of an answer
+_SWITCH_SECONDS = 5e-4  # between threads: an answer must not wait 5 ms for each of the threads that work on it
+# Not httptools, which uvicorn prefers where it is installed: it accepts headers without end.
+_Base: Any = H11Protocol
 
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda address: None) -> None:
@@ -39,44 +52,37 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
     """
     _check_reachable(settings)
     open_database(settings.store_url)  # fails for a wrong URL; /readyz says whether the database answers
-    served = ServedModel(settings.model, coverage=settings.coverage, trusted=settings.trusted)
-    _raise_file_limit()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes an open file
     with _listen(settings) as listener, _ignore_stop_signals():
+        served = ServedModel(settings)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        on_ready(f"http://{host}:{listener.getsockname()[1]}")
+        scheme = "https" if settings.certfile else "http"
+        on_ready(f"{scheme}://{host}:{listener.getsockname()[1]}")
         if settings.workers == 1:
-            app: Any = create_app(settings, served=served)
-            uvicorn.Server(_make_config(app, settings)).run(sockets=[listener])
+            config = TimedConfig(create_app(settings, served=served), settings)
+            _Server(config).run(sockets=[listener])
         else:
-            del served  # each worker loads its own
+            served.live.child.close()  # each worker loads its own
             with _share_with_workers(settings):
-                config = _make_config("onsphere.service.app:create_app_from_environment", settings)
+                config = TimedConfig("onsphere.service.app:create_app_from_environment", settings)
                 _Workers(config, sockets=[listener]).run()
-
-
-def _make_config(app: Any, settings: Settings) -> uvicorn.Config:
-    return TimedConfig(
-        app,
-        seconds=settings.read_timeout,
-        factory=isinstance(app, str),
-        workers=settings.workers,
-        ws="none",
-        log_config=make_log_config(),
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=max(1, round(settings.grace)),
-        h11_max_incomplete_event_size=64 * 2**10,
-    )
 
 
 def _check_reachable(settings: Settings) -> None:
     keys = Keys(settings.api_keys, settings.api_keys_file)
-    if not (keys or settings.open or is_loopback(settings.host)):
+    if is_loopback(settings.host):
+        return
+    if not (keys or settings.open):
         raise InvalidInputError(
             f"Expected API keys for a service that others can reach. Got the address {settings.host} and no keys. Make "
             "one with `onsphere new-key` and put its hash in ONSPHERE_API_KEYS or a keys file, listen on 127.0.0.1, or "
             "set ONSPHERE_OPEN=1 where something else guards the service."
+        )
+    if keys and not (settings.certfile or settings.forwarded_allow_ips):
+        raise InvalidInputError(
+            f"Expected TLS for keys that travel to the address {settings.host}. Got none. Set ONSPHERE_CERTFILE and "
+            "ONSPHERE_KEYFILE, or name the proxy that ends TLS in ONSPHERE_FORWARDED_ALLOW_IPS."
         )
 
 
@@ -95,12 +101,6 @@ def _listen(settings: Settings) -> Generator[socket.socket]:
         yield listener
 
 
-def _raise_file_limit() -> None:
-    """Allow as many connections as the system permits: each takes an open file."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 @contextmanager
 def _ignore_stop_signals() -> Generator[None]:
     """Ignore the signal that stopped uvicorn, which it raises again when all is done."""
@@ -116,23 +116,143 @@ def _ignore_stop_signals() -> Generator[None]:
 def _share_with_workers(settings: Settings) -> Generator[None]:
     """Hand settings and counters to the workers, which are separate processes."""
     with tempfile.TemporaryDirectory(prefix="onsphere-metrics-") as folder:
-        wanted = settings.to_environment() | {"PROMETHEUS_MULTIPROC_DIR": folder}
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
+        before = dict(os.environ)
+        os.environ.update(settings.to_environment() | {"PROMETHEUS_MULTIPROC_DIR": folder})
         try:
             yield
         finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+            os.environ.clear()
+            os.environ.update(before)
+
+
+class TimedConfig(uvicorn.Config):
+    """The options of uvicorn, and the seconds that a `TimedProtocol` waits."""
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        tls: dict[str, Any] = (
+            {"ssl_certfile": settings.certfile, "ssl_keyfile": settings.keyfile} if settings.certfile else {}
+        )
+        super().__init__(
+            app,
+            http=TimedProtocol,
+            factory=isinstance(app, str),
+            workers=settings.workers,
+            ws="none",
+            log_config=LOG_CONFIG,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(settings.forwarded_allow_ips),
+            forwarded_allow_ips=list(settings.forwarded_allow_ips),
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=max(1, round(settings.grace)),
+            h11_max_incomplete_event_size=64 * 2**10,
+            **tls,
+        )
+        self.seconds, self.grace = settings.read_timeout, settings.grace
+        # On a busy machine a worker imports for longer than the 5 s after which uvicorn would kill and replace it.
+        self.timeout_worker_healthcheck = _WORKER_SECONDS
+
+
+class _Server(uvicorn.Server):
+    """A server whose process ends in time, whatever its threads are waiting for."""
+
+    _last_resort: threading.Timer | None = None
+
+    def run(self, sockets: Any = None) -> None:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        try:
+            super().run(sockets)
+        finally:
+            if self._last_resort is not None:
+                self._last_resort.cancel()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        super().handle_exit(sig, frame)
+        if self._last_resort is None:
+            config: Any = self.config
+            self._last_resort = threading.Timer(max(1.0, config.grace) + _END_SECONDS, os._exit, (1,))
+            self._last_resort.name, self._last_resort.daemon = "onsphere-end", True
+            self._last_resort.start()
+
+
+class _Worker(Process):
+    """A worker that ends with its parent."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        if self._server is None:
+            self._server = _Server(self.config)
+        return self._server
+
+    def target(self, sockets: Any = None) -> None:
+        exit_with_parent()
+        super().target(sockets)
 
 
 class _Workers(Multiprocess):
     """Workers that reload the model on SIGHUP, rather than being replaced, which could drop a request."""
 
+    def init_processes(self) -> None:
+        for _ in range(self.processes_num):
+            self.processes.append(_Worker(self.config, self.sockets))
+            self.processes[-1].start()
+
     def handle_hup(self) -> None:
         for process in self.processes:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, signal.SIGHUP)
+
+
+class TimedProtocol(_Base):
+    """A connection that is closed where it keeps the service waiting, which uvicorn does not do.
+
+    The headers of the next request have to arrive within some seconds (the body has its own time; a connection that
+    waits between requests has uvicorn's), and in each such time a fair part of the answer has to be taken.
+    """
+
+    _headers_timer: asyncio.TimerHandle | None = None
+    _answer_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        # An answer goes out in two parts, and the second would wait for the client to acknowledge the first, which
+        # takes 40 ms. asyncio sets this by itself only where the listening socket names its protocol.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._start_headers_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_headers_timer()
+        elif self._headers_timer is None:
+            self._start_headers_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_headers_timer()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._check_taken(math.inf)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def _check_taken(self, n_left: float) -> None:
+        n_now = self.transport.get_write_buffer_size()
+        if n_now > n_left - _FAIR_PART:
+            self.transport.abort()
+        else:
+            self._answer_timer = self.loop.call_later(self.config.seconds, self._check_taken, n_now)
+
+    def _start_headers_timer(self) -> None:
+        self._headers_timer = self.loop.call_later(self.config.seconds, self.transport.abort)
+
+    def _stop_headers_timer(self) -> None:
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None

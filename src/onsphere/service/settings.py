@@ -5,114 +5,84 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, NamedTuple
 
-from onsphere._internal.validation import check_number
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
 from onsphere.errors import InvalidInputError
 
-__all__ = ["Keys", "Settings", "hash_key", "is_loopback", "make_key"]
+__all__ = ["ROLES", "Key", "Keys", "Settings", "hash_key", "is_loopback", "make_key"]
 
+ROLES = ("assess", "operate")  # the second may do all that the first may
 _PREFIX = "ONSPHERE_"
-_KEY_LINE = re.compile(r"(?:(?P<name>[\w.-]+)\s*[= ]\s*)?sha256:(?P<hash>[0-9a-f]{64})")
-_BOOLEANS = {"1": True, "true": True, "yes": True, "": False, "0": False, "false": False, "no": False}
+_KEY_LINE = re.compile(
+    rf"(?:(?P<name>[\w.-]+)\s*[= ]\s*)?sha256:(?P<hash>[0-9a-f]{{64}})(?:\s+(?P<role>{'|'.join(ROLES)}))?"
+)
 
 
-@dataclass(frozen=True)
-class Settings:
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+_Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+_Seconds = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseSettings):
     """The settings of a service.
 
-    Each can come from the environment: `timeout` from ONSPHERE_TIMEOUT, and so on; tuples are separated by commas.
+    Those that are not given, or None, come from the environment: `timeout` from ONSPHERE_TIMEOUT, and so on. Tuples are
+    separated by commas there. `onsphere serve --help` says what each is for.
 
-    Attributes
-    ----------
-    model : str
-        Path of a .onsphere or .onnx file.
-    store : str
-        Where assessments and the alarm are kept: a path of a SQLite file, or postgresql://…; by default a file next to
-        the model.
-    host, port : str, int
-        Where to listen; port 0 takes a free one.
-    workers : int
-        Processes.
-    api_keys : tuple of str
-        Hashes of the keys that are accepted, as `onsphere new-key` prints them.
-    api_keys_file : str
-        A file with more of them, one per line.
-    open : bool
-        Serve without keys on an address that others can reach.
-    max_body : int
-        Bytes of a request.
-    max_rows : int
-        Rows of a request.
-    rate : float
-        Requests per second from one client, with bursts of twice as many; 0 for no limit.
-    max_concurrent : int
-        Requests that are worked on at a time, in each worker; more are answered with 503.
-    timeout : float
-        Seconds for an answer.
-    read_timeout : float
-        Seconds in which a request has to arrive, and an answer to be taken.
-    grace : float
-        Seconds that requests in flight have when the service is stopped.
-    keep : int
-        Requests whose assessments are kept, the latest.
-    keep_answers : int
-        Rows that wait for a label, the latest.
-    keep_rows : bool
-        Keep the features of rejected rows too, which the page shows, and of rows with a key, whose labels update the
-        model.
-    log_values : bool
-        Write features to the logs.
-    alpha : float
-        How likely a false alarm of drift may be, over all time.
-    coverage : float
-        Of intervals or sets; 0 for that of the model.
-    watch : float
-        Seconds between looks at the model's file, which is loaded again when it changed; 0 for none.
-    trusted : tuple of str
-        More types that the model's file may contain; see `onsphere.load`.
+    Examples
+    --------
+    >>> Settings("model.onsphere", timeout="5").timeout
+    5.0
     """
 
-    model: str
-    store: str = ""
-    host: str = "127.0.0.1"
-    port: int = 8000
-    workers: int = 1
-    api_keys: tuple[str, ...] = ()
-    api_keys_file: str = ""
-    open: bool = False
-    max_body: int = 16 * 2**20
-    max_rows: int = 50_000
-    rate: float = 1000.0
-    max_concurrent: int = 64
-    timeout: float = 30.0
-    read_timeout: float = 10.0
-    grace: float = 30.0
-    keep: int = 10_000
-    keep_answers: int = 100_000
-    keep_rows: bool = True
-    log_values: bool = False
-    alpha: float = 0.01
-    coverage: float = 0.0
-    watch: float = 2.0
-    trusted: tuple[str, ...] = ()
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
-    def __post_init__(self) -> None:
-        for name in ("workers", "max_body", "max_rows", "max_concurrent", "keep", "keep_answers"):
-            check_number("serve", name, getattr(self, name), above=1, closed="left", whole=True)
-        check_number("serve", "port", self.port, above=0, below=65_535, closed="both", whole=True)
-        for name in ("timeout", "read_timeout"):
-            check_number("serve", name, getattr(self, name), above=0)
-        for name in ("rate", "grace", "watch"):
-            check_number("serve", name, getattr(self, name), above=0, closed="left")
-        check_number("serve", "alpha", self.alpha, above=0, below=1)
-        check_number("serve", "coverage", self.coverage, above=0, below=1, closed="left")
+    model: str = Field(min_length=1)  # path of a .onsphere or .onnx file
+    store: str = ""  # path of a SQLite file, or postgresql://…; by default a file next to the model
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65_535)  # 0 takes a free one
+    workers: PositiveInt = 1
+    api_keys: _Texts = ()  # hashes, as `onsphere new-key` prints them
+    api_keys_file: str = ""  # with more of them, one per line
+    open: bool = False  # serve without keys on an address that others can reach
+    certfile: str = ""  # a certificate, to serve over TLS
+    keyfile: str = ""  # its private key
+    forwarded_allow_ips: _Texts = ()  # proxies whose X-Forwarded-For and X-Forwarded-Proto are believed
+    max_body: PositiveInt = 16 * 2**20  # bytes of a request
+    max_rows: PositiveInt = 50_000  # rows of a request
+    rate: NonNegativeFloat = 1000.0  # requests per second from one client, with bursts of twice as many; 0 for any
+    max_concurrent: PositiveInt = 64  # requests that are worked on at a time, in each worker
+    timeout: _Seconds = 30.0  # for an answer
+    read_timeout: _Seconds = 10.0  # for a request to arrive, and an answer to be taken
+    store_timeout: _Seconds = 5.0  # for the database, after which rows are answered without being stored
+    trial_timeout: _Seconds = 60.0  # for a new model to load and answer one row, before it replaces another
+    grace: NonNegativeFloat = 30.0  # seconds that requests in flight have when the service is stopped
+    keep: PositiveInt = 10_000  # requests whose assessments are kept, the latest
+    keep_answers: PositiveInt = 100_000  # rows that wait for a label, the latest
+    keep_rows: bool = True  # keep features of rejected rows, for the page, and of rows with a key, to update the model
+    log_values: bool = False  # write features to the logs
+    alpha: float = Field(0.01, gt=0, lt=1)  # how likely a false alarm of drift may be, over all time
+    coverage: float = Field(0.0, ge=0, lt=1)  # of intervals or sets; 0 for that of the model
+    watch: NonNegativeFloat = 2.0  # seconds between looks at the model's file; 0 for none
+    telemetry: bool = False  # send traces by OpenTelemetry, whose own OTEL_… variables say where to
+    trusted: _Texts = ()  # more types that the model's file may contain; see `onsphere.load`
+
+    def __init__(self, model: str | None = None, **given: Any) -> None:
+        given["model"] = model
+        try:
+            super().__init__(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise _explain(error) from None
 
     @property
     def store_url(self) -> str:
@@ -120,30 +90,25 @@ class Settings:
         given = self.store or f"{self.model}.sqlite"
         return given if "://" in given else f"sqlite:///{given}"
 
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
-        """Return the given settings, with the others from the environment.
-
-        Examples
-        --------
-        >>> Settings.from_environment({"ONSPHERE_TIMEOUT": "5"}, model="model.onsphere").timeout
-        5.0
-        """
-        environment = os.environ if environment is None else environment
-        names = {f"{_PREFIX}{field.name.upper()}": field for field in fields(cls)}
-        found = {
-            field.name: _parse_value(name, environment[name], str(field.type))
-            for name, field in names.items()
-            if name in environment
-        }
-        merged = found | {name: value for name, value in given.items() if value is not None}
-        if not merged.get("model"):
-            raise InvalidInputError("Expected a model to serve. Got none. Pass its path, or set ONSPHERE_MODEL.")
-        return cls(**merged)
-
     def to_environment(self) -> dict[str, str]:
-        """Return the variables that `from_environment` reads."""
-        return {f"{_PREFIX}{field.name.upper()}": _format_value(getattr(self, field.name)) for field in fields(self)}
+        """Return the variables from which a worker reads the same settings."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            f"{_PREFIX}{name.upper()}": ",".join(value) if isinstance(value, tuple) else str(value)
+            for name, value in values.items()
+        }
+
+
+def _explain(error: ValidationError) -> InvalidInputError:
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    if name == "model":
+        return InvalidInputError("Expected a model to serve. Got none. Pass its path, or set ONSPHERE_MODEL.")
+    expected = first["msg"][0].lower() + first["msg"][1:]
+    return InvalidInputError(
+        f"Expected a valid {name!r} of the service: {expected}. Got {first['input']!r}. Fix it where it is passed, or "
+        f"in {_PREFIX}{name.upper()}."
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -160,30 +125,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _parse_value(name: str, text: str, kind: str) -> Any:
-    try:
-        match kind:
-            case "int":
-                return int(text)
-            case "float":
-                return float(text)
-            case "bool":
-                return _BOOLEANS[text.strip().lower()]
-            case "str":
-                return text
-            case _:
-                return tuple(part.strip() for part in text.split(",") if part.strip())
-    except (KeyError, ValueError):
-        noun = {"int": "a whole number", "float": "a number"}.get(kind, "true or false")
-        raise InvalidInputError(f"Expected {noun} in {name}. Got {text!r}. Fix it, or unset it.") from None
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(str(part) for part in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def make_key() -> str:
@@ -206,62 +147,67 @@ def hash_key(key: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Keys:
-    """The API keys that are accepted, by name.
+class Key(NamedTuple):
+    """An API key that is accepted."""
 
-    Parameters
-    ----------
-    lines : iterable of str
-        Each a hash, or a name and a hash: "monitoring sha256:…". The logs show the name.
-    file : path, optional
-        With more lines; empty ones and those that begin with # are skipped.
+    name: str
+    hash: str
+    role: str
+
+
+class Keys:
+    """The API keys that are accepted, from lines such as "shop sha256:… assess" and from a file of such lines.
+
+    The name before the hash, which the logs show, and the role after it may be left out; without a role, a key may
+    operate.
 
     Examples
     --------
     >>> key = make_key()
-    >>> Keys([f"shop {hash_key(key)}"]).find_name(key)
-    'shop'
+    >>> found = Keys([f"shop {hash_key(key)} assess"]).find(key)
+    >>> found.name, found.role
+    ('shop', 'assess')
     """
 
     def __init__(self, lines: Iterable[str] = (), file: str | Path = "") -> None:
         given = [line.strip() for line in [*lines, *_read_key_file(file)]]
-        self._hashes = [_parse_key_line(line, number) for number, line in enumerate(filter(None, given), 1)]
+        self._keys = [_parse_key_line(line, number) for number, line in enumerate(filter(None, given), 1)]
 
     def __bool__(self) -> bool:
-        return bool(self._hashes)
+        return bool(self._keys)
 
-    def find_name(self, key: str | None) -> str | None:
-        """Return the name of a key, or None if it is not accepted; takes equally long for each key."""
+    def find(self, key: str | None) -> Key | None:
+        """Return an accepted key, or None; takes equally long for each."""
         if key is None:
             return None
         code, found = hash_key(key).removeprefix("sha256:"), None
-        for name, expected in self._hashes:
-            if hmac.compare_digest(code, expected):
-                found = name
+        for known in self._keys:
+            if hmac.compare_digest(code, known.hash):
+                found = known
         return found
 
 
 def _read_key_file(file: str | Path) -> list[str]:
-    if not file:
-        return []
+    """Return the lines of a file that are not empty and do not begin with #."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8") if file else ""
     except (OSError, UnicodeError) as error:
         raise InvalidInputError(
             f"Expected a file with hashes of API keys. Got {file}: {error}. `onsphere new-key` prints them."
         ) from None
     lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-    if not lines:
+    if file and not lines:
         raise InvalidInputError(f"Expected a file with hashes of API keys. Got {file}, which has none.")
     return lines
 
 
-def _parse_key_line(line: str, number: int) -> tuple[str, str]:
+def _parse_key_line(line: str, number: int) -> Key:
     found = _KEY_LINE.fullmatch(line)
     if found is None:
         # The line itself is not repeated: it may be a key, and messages end up in logs.
         raise InvalidInputError(
-            f"Expected the hash of an API key, sha256: and 64 digits, with or without a name before it. Got something "
-            f"else as key {number}. Pass what `onsphere new-key` prints as the hash, and not the key itself."
+            f"Expected the hash of an API key, sha256: and 64 digits, with or without a name before it and a role "
+            f"after it ({' or '.join(ROLES)}). Got something else as key {number}. Pass what `onsphere new-key` prints "
+            "as the hash, and not the key itself."
         )
-    return found["name"] or f"key {number}", found["hash"]
+    return Key(found["name"] or f"key {number}", found["hash"], found["role"] or ROLES[-1])

@@ -1,192 +1,320 @@
-"""Keep assessments, and the drift alarm that all workers share, in one database.
-
-The monitor depends only on the scores, in the order in which they were written. So it is not written with every
-request, but from time to time, with the number of the last request that it has seen; a worker that is behind, or
-starts, reads it and catches up with the scores since. All workers come to the same alarm at the same row.
-"""
+"""Keep assessments, labels and the drift alarm that all workers share in one database, SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import sqlalchemy as sql
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from onsphere._internal.validation import Floats
-from onsphere.calibration import Calibration
-from onsphere.drift import DriftMonitor
-from onsphere.service.databases import Database
+from onsphere._internal.validation import Floats, missing_extra_error
+from onsphere.errors import InvalidInputError
+from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.engine import Facts
 from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
+from onsphere.service.shared_monitor import MonitorShelf, assessments, make_serial, metadata, monitors, name_monitor
 
-__all__ = ["Record", "Store"]
+__all__ = ["Record", "Store", "StoreError", "open_database"]
 
-_ROWS_BETWEEN = 5_000  # scores to catch up with at most, before the monitor is written again
 _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
+_NOW_SECONDS = 10.0  # that the rate of now is taken over
 _MAX_COUNTED = 5_000  # requests
-_ROWS_AT_ONCE = 500  # of one statement, which may have 32,766 values
+_ROWS_AT_ONCE = 500  # of one query, which may have 32,766 values
+_LOCK = 0x6F6E7370  # of all services that share the tables
+
+_answers = sql.Table(  # one row per answer that waits for its label
+    "onsphere_answers",
+    metadata,
+    make_serial(),
+    sql.Column("model", sql.Text, nullable=False),
+    sql.Column("key", sql.Text, nullable=False),
+    sql.Column("coverage", sql.Double, nullable=False),
+    sql.Column("answer", sql.Text, nullable=False),
+    sql.Column("features", sql.Text),
+    sql.Column("uncertainty", sql.Double),
+    sql.Index("onsphere_answers_key", "key", "id"),
+    sqlite_autoincrement=True,
+)
+_labels = sql.Table(  # one row per label
+    "onsphere_labels",
+    metadata,
+    make_serial(),
+    sql.Column("model", sql.Text, nullable=False),
+    sql.Column("key", sql.Text, nullable=False),
+    sql.Column("coverage", sql.Double, nullable=False),
+    sql.Column("features", sql.Text),
+    sql.Column("at", sql.Double, nullable=False),
+    sql.Column("request", sql.Text, nullable=False),
+    sql.Column("value", sql.Text, nullable=False),
+    sql.Column("covered", sql.Integer),
+    sql.Column("error", sql.Double),
+    sql.Index("onsphere_labels_key", "key"),
+    sql.Index("onsphere_labels_model", "model", "id"),
+    sqlite_autoincrement=True,
+)
+_probes = sql.Table(
+    "onsphere_probes",
+    metadata,
+    sql.Column("worker", sql.Text, primary_key=True),
+    sql.Column("at", sql.Double, nullable=False),
+)
+
+
+class StoreError(Exception):
+    """The database failed; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """The record of one request.
+    """The record of one request."""
 
-    Attributes
-    ----------
-    facts : Facts
-        About the model that answered.
-    at, seconds : float
-        When, in seconds since 1970, and how long the answer took.
-    request : str
-        Its number.
-    uncertainty : array of shape (n,)
-    missed : array of shape (n,) or None
-        The shortfall, from which novelty follows.
-    n_accepted : int
-    rejected : list of dict
-        Some of the rows that were not accepted: "answer" and, if rows are kept, "row" and "key".
-    answers : list of tuple
-        Key, coverage, answer and features (None if rows are not kept) of each row, if labels are to be joined to them.
-    """
-
-    facts: Facts
-    at: float
-    seconds: float
-    request: str
+    facts: Facts | None  # about the model that answered; None on the way between processes
+    at: float  # in seconds since 1970
+    started: float  # when the request arrived, by `time.perf_counter`
+    request: str  # its number
     uncertainty: Floats
-    missed: Floats | None
+    missed: Floats | None  # the shortfall, from which novelty follows
     n_accepted: int
-    rejected: list[dict[str, Any]]
-    answers: list[tuple[str, float, str, str | None]] = field(default_factory=list)
+    rejected: list[dict[str, Any]]  # some rows: "answer" and, if rows are kept, "row" and "key"
+    # Key, coverage, answer and features (None if rows are not kept) of each row, if labels are to be joined to them.
+    answers: Sequence[tuple[str, float, str, str | None]] = ()
+    idempotency: tuple[str, str] | None = None  # the key that names the request, and the hash of its body
+
+
+def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
+    """Return the database of a URL, without connecting yet; it waits some seconds for others and for its server."""
+    try:
+        given = sql.make_url(url)
+    except ArgumentError:
+        given = sql.URL.create(url.partition("://")[0] or "?")
+    options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "poolclass": sql.QueuePool}
+    if given.drivername == "sqlite":
+        engine = sql.create_engine(given, connect_args={"timeout": seconds, "check_same_thread": False}, **options)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    if given.drivername in ("postgresql", "postgres"):
+        patience = {"connect_timeout": max(2, round(seconds)), "tcp_user_timeout": round(1000 * seconds)}
+        settings = f"-c statement_timeout={round(1000 * seconds)} -c client_min_messages=warning"
+        try:
+            return sql.create_engine(
+                given.set(drivername="postgresql+psycopg"),
+                connect_args={**patience, "options": settings, "application_name": "onsphere"},
+                **options,
+            )
+        except ImportError:
+            raise missing_extra_error("A store in PostgreSQL", "psycopg[binary]", "serve") from None
+    raise InvalidInputError(
+        f"Expected a store such as assessments.sqlite or postgresql://user@host/database. Got {given.drivername}://…. "
+        "Choose one of the two."
+    )
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # transactions begin as `_begin_sqlite` says
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")  # each transaction is on the disk before it counts
+
+
+def _begin_sqlite(connection: sql.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("is_write") else "BEGIN")
 
 
 class Store:
-    """The log of assessments and the monitor.
+    """The log of the latest assessments, their labels, and the monitor."""
 
-    Parameters
-    ----------
-    database : Database
-    alpha : float
-        How likely a false alarm may be.
-    keep : int
-        How many of the latest requests to keep.
-    keep_answers : int
-        How many of the latest rows that wait for a label to keep.
-    """
+    def __init__(self, engine: sql.Engine, *, alpha: float, keep: int, keep_answers: int) -> None:
+        self._engine, self._alpha, self._keep, self._keep_answers = engine, alpha, keep, keep_answers
+        self._monitors = MonitorShelf(alpha)
+        self._finished: list[dict[str, Any]] = []  # how long the last answers took, storing included
+        self._raw: Any = None
+        self._inode: int | None = None
+        self._worker = f"{socket.gethostname()} {os.getpid()}"
 
-    def __init__(self, database: Database, *, alpha: float, keep: int, keep_answers: int) -> None:
-        self._database, self._alpha, self._keep, self._keep_answers = database, alpha, keep, keep_answers
-        self._monitor: _SharedMonitor | None = None
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def _begin(self, *, is_write: bool) -> Generator[sql.Connection]:
+        """Open a transaction; a write has the tables for itself, and is on the disk when the context ends."""
+        try:
+            self._check_file()
+            with self._engine.connect().execution_options(is_write=is_write) as connection:
+                self._raw = connection.connection.dbapi_connection
+                with connection.begin():
+                    if is_write and not self._is_sqlite:
+                        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+                    if self._inode is None:
+                        _create_tables(connection)
+                    yield connection
+            if self._is_sqlite and self._inode is None:
+                self._inode = os.stat(str(self._engine.url.database)).st_ino
+            self._inode = self._inode or 0
+        except BaseException as error:
+            self._monitors.forget()  # they may have seen what was not kept
+            self.close()
+            name = "SQLite" if self._is_sqlite else "PostgreSQL"
+            if isinstance(error, DBAPIError):
+                raise StoreError(f"{name}: {' '.join(str(error.orig).split())}") from error
+            if isinstance(error, OSError | SQLAlchemyError):
+                raise StoreError(f"{name}: {' '.join(str(error).split())}") from error
+            raise
+        finally:
+            self._raw = None
+
+    def _check_file(self) -> None:
+        """Make the file of SQLite for its owner alone, and notice if someone moved it away."""
+        if not self._is_sqlite:
+            return
+        path = Path(str(self._engine.url.database))
+        if self._inode and os.stat(path).st_ino != self._inode:
+            self.close()
+        if self._inode is None:
+            with suppress(FileNotFoundError):  # of a folder that is missing, SQLite says so
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
 
     def close(self) -> None:
-        """Close the connection."""
-        self._database.close()
+        """Close the connection; the next transaction opens another."""
+        self._inode = None
+        self._engine.dispose()
 
-    def write(self, records: list[Record]) -> None:
-        """Write records, all or none, and update the monitor; they are on the disk when this returns."""
-        try:
-            with self._database.begin_write() as run:
-                for _, group in groupby(records, key=lambda record: record.facts.sha256):
-                    self._write(run, list(group))
-                run(
-                    "DELETE FROM onsphere_assessments WHERE id <= (SELECT MAX(id) FROM onsphere_assessments) - ? "
-                    "AND scores IS NULL",
-                    [self._keep],
+    def abort(self) -> None:
+        """End what another thread is waiting for, so that it fails."""
+        raw = self._raw
+        with suppress(Exception):
+            if self._is_sqlite:
+                raw.interrupt()
+            else:
+                with socket.socket(fileno=os.dup(raw.fileno())) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
+
+    def check(self) -> None:
+        """Check that the database takes a write."""
+        with self._begin(is_write=True) as connection:
+            self._write_times(connection)
+            connection.execute(sql.delete(_probes).where(_probes.c.worker == self._worker))
+            connection.execute(sql.insert(_probes).values(worker=self._worker, at=time.time()))
+
+    def write(self, records: list[Record]) -> list[Any]:
+        """Write records, all or none, and update the monitor; they are on the disk when this returns.
+
+        Returns
+        -------
+        list
+            True for each record; a RequestError where its idempotency key came with another body before. Records that
+            are there already are not written again.
+        """
+        results: list[Any] = [True] * len(records)
+        with self._begin(is_write=True) as connection:
+            self._write_times(connection)
+            is_new = self._skip_repeated(connection, records, results)
+            fresh = [record for record, is_fresh in zip(records, is_new, strict=True) if is_fresh]
+            written: list[tuple[int, Record]] = []
+            for _, group in groupby(fresh, key=lambda record: id(record.facts)):
+                written += self._write_group(connection, list(group))
+            if written:
+                self._forget_old(connection, written[-1][0])
+        now = time.perf_counter()
+        self._finished = [{"number": number, "seconds": now - record.started} for number, record in written]
+        return results
+
+    def _write_times(self, connection: sql.Connection) -> None:
+        """Write how long the answers before took, which is known only after they were stored."""
+        if self._finished:
+            update = sql.update(assessments).where(assessments.c.id == sql.bindparam("number"))
+            connection.execute(update.values(seconds=sql.bindparam("seconds")), self._finished)
+            self._finished = []
+
+    def _skip_repeated(self, connection: sql.Connection, records: list[Record], results: list[Any]) -> list[bool]:
+        """Return which records are new by their idempotency keys."""
+        named = {record.idempotency[0] for record in records if record.idempotency is not None}
+        if not named:
+            return [True] * len(records)
+        columns = (assessments.c.idempotency, assessments.c.fingerprint)
+        found = connection.execute(sql.select(*columns).where(assessments.c.idempotency.in_(named)))
+        known: dict[str, str] = {str(row.idempotency): str(row.fingerprint) for row in found}
+        is_new: list[bool] = []
+        for place, record in enumerate(records):
+            key, code = record.idempotency or ("", "")
+            is_new.append(not key or key not in known)
+            if key and known.setdefault(key, code) != code:
+                results[place] = RequestError(
+                    422, "Expected one body for each Idempotency-Key. Got another body than before. Use a new key."
                 )
-                if any(record.answers for record in records):
-                    answers = [(record.facts.sha256, *answer) for record in records for answer in record.answers]
-                    _insert(run, "onsphere_answers (model, key, coverage, answer, features)", answers)
-                    run(
-                        "DELETE FROM onsphere_answers WHERE id <= (SELECT MAX(id) FROM onsphere_answers) - ?",
-                        [self._keep_answers],
-                    )
-        except BaseException:
-            self._monitor = None  # it may have seen what was not kept
-            raise
+        return is_new
 
-    def _write(self, run: Any, records: list[Record]) -> None:
+    def _write_group(self, connection: sql.Connection, records: list[Record]) -> list[tuple[int, Record]]:
         """Write records of one model; the monitor takes all scores at once, which is the same as one by one."""
-        facts = records[0].facts
-        shared = self._catch_up(run, facts)
-        scores = [_take_scores(record) for record in records]
-        capital = [None] * len(records) if shared is None else shared.update(scores)
-        for record, values, log_capital in zip(records, scores, capital, strict=True):
-            run(
-                "INSERT INTO onsphere_assessments "
-                "(at, request, model, n_rows, n_accepted, seconds, uncertainty, missed, log_capital, scores, rejected) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    record.at,
-                    record.request,
-                    self._name_monitor(facts),
-                    len(record.uncertainty),
-                    record.n_accepted,
-                    record.seconds,
-                    _find_median(record.uncertainty),
-                    _find_median(record.missed),
-                    log_capital,
-                    None if shared is None else values.astype("<f8").tobytes(),
-                    json.dumps(record.rejected, allow_nan=False),
-                ],
-            )
+        facts: Any = records[0].facts
+        name, shared = name_monitor(facts, self._alpha), self._monitors.catch_up(connection, facts)
+        repeated = _find_repeated_rows(connection, records)
+        scores = [
+            _take_scores(record, seen) if shared is not None else None
+            for record, seen in zip(records, repeated, strict=True)
+        ]
+        capital = [None] * len(records) if shared is None else shared.update(scores, at=records[0].at)
+        now = time.perf_counter()
+        rows = [
+            {
+                "at": record.at,
+                "request": record.request,
+                "model": name,
+                "n_rows": len(record.uncertainty),
+                "n_accepted": record.n_accepted,
+                "seconds": now - record.started,
+                "uncertainty": _find_median(record.uncertainty),
+                "missed": _find_median(record.missed),
+                "log_capital": log_capital,
+                "scores": None if values is None else values.astype("<f8").tobytes(),
+                "rejected": encode_json(record.rejected).decode(),
+                "idempotency": None if record.idempotency is None else record.idempotency[0],
+                "fingerprint": None if record.idempotency is None else record.idempotency[1],
+            }
+            for record, values, log_capital in zip(records, scores, capital, strict=True)
+        ]
+        connection.execute(sql.insert(assessments), rows)
+        last = connection.execute(sql.select(sql.func.max(assessments.c.id))).scalar_one()
+        self._write_answers(connection, records)
         if shared is not None:
-            [(shared.position,)] = run("SELECT MAX(id) FROM onsphere_assessments")
-            shared.write(run, whole=shared.n_since >= _ROWS_BETWEEN)
+            shared.position = last
+            shared.write(connection)
+        return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
 
-    def _catch_up(self, run: Any, facts: Facts) -> _SharedMonitor | None:
-        """Return the monitor of a model, updated with what other workers have written since."""
-        if facts.calibration is None:
-            return None
-        name = self._name_monitor(facts)
-        found = run("SELECT generation, position FROM onsphere_monitors WHERE model = ?", [name])
-        shared = self._monitor
-        if shared is not None and shared.name != name:
-            self._leave(run, shared)
-        if not found:
-            rows = Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed)
-            shared = _SharedMonitor(name, DriftMonitor(rows, alpha=self._alpha), generation=0, position=0)
-            [(last,)] = run("SELECT MAX(id) FROM onsphere_assessments")
-            shared.position = last or 0
-            shared.write(run, whole=True)
-        elif shared is None or shared.name != name or shared.is_behind(*found[0]):
-            shared = _SharedMonitor.read(run, name)
-        unread = run(
-            "SELECT id, scores FROM onsphere_assessments WHERE model = ? AND id > ? ORDER BY id",
-            [name, shared.position],
-        )
-        if unread:
-            shared.update(
-                [np.frombuffer(scores, dtype="<f8").reshape(_count_scores(facts), -1) for _, scores in unread]
-            )
-            shared.position = unread[-1][0]
-        self._monitor = shared
-        return shared
+    def _forget_old(self, connection: sql.Connection, last: int) -> None:
+        old = assessments.c.id <= last - self._keep
+        connection.execute(sql.delete(assessments).where(old, assessments.c.scores.is_(None)))
 
-    def _leave(self, run: Any, shared: _SharedMonitor) -> None:
-        """Write the monitor of a model that no longer answers, so that its scores need not be kept."""
-        written = run("SELECT generation, position FROM onsphere_monitors WHERE model = ?", [shared.name])
-        if written and not shared.is_behind(*written[0]):
-            shared.write(run, whole=True)
+    def _write_answers(self, connection: sql.Connection, records: list[Record]) -> None:
+        names, facts = ("key", "coverage", "answer", "features", "uncertainty"), records[0].facts
+        rows = [
+            dict(zip(names, (*answer, score), strict=True))
+            for record in records
+            for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)
+        ]
+        if rows and facts is not None:
+            connection.execute(sql.insert(_answers).values(model=facts.sha256), rows)
+            last = sql.select(sql.func.max(_answers.c.id)).scalar_subquery()
+            connection.execute(sql.delete(_answers).where(_answers.c.id <= last - self._keep_answers))
 
     def reset(self, facts: Facts) -> None:
         """Start the monitor of a model again, for all workers."""
-        try:
-            with self._database.begin_write() as run:
-                shared = self._catch_up(run, facts)
-                if shared is not None:
-                    shared.monitor.reset()
-                    shared.generation += 1
-                    shared.write(run, whole=True)
-                    # The page must not draw evidence from before the reset as if it came after.
-                    run("UPDATE onsphere_assessments SET log_capital = NULL WHERE model = ?", [shared.name])
-        except BaseException:
-            self._monitor = None
-            raise
+        with self._begin(is_write=True) as connection:
+            self._monitors.reset(connection, facts)
+
+    # --- labels ---
 
     def write_labels(self, labels: list[Label], request: str) -> dict[str, list[Any]]:
         """Take labels for answers that wait for one, the latest of each key; they are on the disk when this returns.
@@ -197,207 +325,138 @@ class Store:
             The keys that are "unknown" and "labelled_already", and for each label that was "taken" the model that
             answered, which can be updated with it; None if its row was not kept.
         """
-        keys = [label.name for label in labels]
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
-        taken: list[tuple[Any, ...]] = []
-        with self._database.begin_write() as run:
-            waiting = _run_for_keys(
-                run,
-                "SELECT key, model, coverage, answer, features FROM onsphere_answers WHERE id IN "
-                "(SELECT MAX(id) FROM onsphere_answers WHERE key IN ({}) GROUP BY key)",
-                keys,
-            )
-            answers = {key: rest for key, *rest in waiting}
-            missing = [key for key in keys if key not in answers]
-            query = "SELECT key FROM onsphere_labels WHERE key IN ({})"
-            labelled = {key for (key,) in _run_for_keys(run, query, missing)}
+        taken: list[dict[str, Any]] = []
+        names = {label.name for label in labels}
+        with self._begin(is_write=True) as connection:
+            answers = _find_latest_answers(connection, names)
+            known = _select_keys(connection, sql.select(_labels.c.key), _labels, names - answers.keys())
+            labelled = {row.key for row in known}
             for label in labels:
-                model, coverage, answer, features = answers.get(label.name, (None,) * 4)
-                judged = None if answer is None else judge_label(answer, label.value)
-                if judged is None:
+                row = answers.get(label.name)
+                judged = None if row is None else judge_label(row.answer, label.value)
+                if row is None or judged is None:
                     found["labelled_already" if label.name in labelled else "unknown"].append(label.key)
                     continue
-                value = json.dumps(label.value)
-                taken.append((model, label.name, coverage, features, time.time(), request, value, *judged))
-                found["taken"].append(model if features is not None else None)
-            names = "model, key, coverage, features, at, request, value, covered, error"
-            _insert(run, f"onsphere_labels ({names})", taken)
-            _run_for_keys(run, "DELETE FROM onsphere_answers WHERE key IN ({})", [row[1] for row in taken])
+                kept = {name: getattr(row, name) for name in ("model", "key", "coverage", "features")}
+                more = {"at": time.time(), "request": request, "value": json.dumps(label.value)}
+                taken.append(kept | more | dict(zip(("covered", "error"), judged, strict=True)))
+                found["taken"].append(row.model if row.features is not None else None)
+            if taken:
+                connection.execute(sql.insert(_labels), taken)
+                is_taken = _answers.c.key == sql.bindparam("name")
+                connection.execute(sql.delete(_answers).where(is_taken), [{"name": label["key"]} for label in taken])
         return found
 
     def read_labels(self, model: str, after: int) -> list[Any]:
         """Return number, request, value and features of the labels of a model after a number, in their order."""
-        with self._database.begin_read() as run:
-            return run(
-                "SELECT id, request, value, features FROM onsphere_labels WHERE model = ? AND id > ? "
-                "AND features IS NOT NULL ORDER BY id",
-                [model, after],
-            )
+        table = _labels.c
+        chosen = sql.select(table.id, table.request, table.value, table.features).order_by(table.id)
+        own = chosen.where(table.model == model, table.id > after, table.features.is_not(None))
+        with self._begin(is_write=False) as connection:
+            return [tuple(row) for row in connection.execute(own)]
 
-    def check(self) -> None:
-        """Check that the database answers."""
-        with self._database.begin_read() as run:
-            run("SELECT 1 FROM onsphere_monitors")
+    # --- what the page shows ---
 
     def read_live(self, facts: Facts, *, now: float | None = None) -> dict[str, Any]:
         """Return what the page shows, from the last requests of all workers."""
         now = time.time() if now is None else now
-        name = self._name_monitor(facts)
-        with self._database.begin_read() as run:
-            minute = run(
-                "SELECT at, n_rows, n_accepted, seconds FROM onsphere_assessments WHERE at > ? "
-                "ORDER BY id DESC LIMIT ?",
-                [now - _BINS * _BIN_SECONDS, _MAX_COUNTED],
-            )
-            points = run(
-                "SELECT id, at, uncertainty, missed, log_capital FROM onsphere_assessments WHERE model = ? "
-                "ORDER BY id DESC LIMIT 300",
-                [name],
-            )
-            rejected = run(
-                "SELECT id, at, request, rejected FROM onsphere_assessments WHERE model = ? AND rejected <> '[]' "
-                "ORDER BY id DESC LIMIT 10",
-                [name],
-            )
-            monitor = run(
-                "SELECT n_seen, log_capital, alarmed_at, alarmed_by, generation FROM onsphere_monitors WHERE model = ?",
-                [name],
-            )
-            labels = run(
-                "SELECT covered, error FROM onsphere_labels WHERE model = ? AND coverage = ? ORDER BY id DESC LIMIT ?",
-                [facts.sha256, facts.coverage, 2 * ROLLING],
-            )
+        name, table = name_monitor(facts, self._alpha), assessments.c
+        own = sql.select(table.id, table.at, table.request, table.uncertainty, table.missed, table.log_capital)
+        own = own.add_columns(table.rejected).where(table.model == name).order_by(table.id.desc())
+        minute = sql.select(table.at, table.n_rows, table.n_accepted, table.seconds)
+        minute = minute.where(table.at > now - _BINS * _BIN_SECONDS).order_by(table.id.desc()).limit(_MAX_COUNTED)
+        labels = sql.select(_labels.c.covered, _labels.c.error).order_by(_labels.c.id.desc()).limit(2 * ROLLING)
+        labels = labels.where(_labels.c.model == facts.sha256, _labels.c.coverage == facts.coverage)
+        with self._begin(is_write=False) as connection:
+            counted = connection.execute(minute).all()
+            points = connection.execute(own.limit(300)).all()
+            rejected = connection.execute(own.where(table.rejected != "[]").limit(10)).all()
+            monitor = connection.execute(sql.select(monitors).where(monitors.c.model == name)).first()
+            labelled = connection.execute(labels).all()
+        plain = ("id", "at", "uncertainty", "missed", "log_capital")
         return {
-            "minute": _summarize_minute(minute, now),
-            "points": [
-                {"id": number, "at": at, "uncertainty": uncertainty, "missed": missed, "log_capital": log_capital}
-                for number, at, uncertainty, missed, log_capital in reversed(points)
-            ],
+            "minute": _summarize_minute(counted, now),
+            "points": [{each: getattr(point, each) for each in plain} for point in reversed(points)],
             "rejected": [
-                {"id": number, "at": at, "request": request, **row}
-                for number, at, request, rows in rejected
-                for row in json.loads(rows)
+                {"id": each.id, "at": each.at, "request": each.request, **row}
+                for each in rejected
+                for row in json.loads(each.rejected)
             ][:10],
-            "drift": self._describe_drift(facts, monitor),
-            "labels": summarize_labels(labels, facts.coverage),
+            "drift": self._monitors.describe(facts, monitor),
+            "labels": summarize_labels([tuple(label) for label in labelled], facts.coverage),
         }
 
-    def _describe_drift(self, facts: Facts, monitor: list[Any]) -> dict[str, Any] | None:
-        if facts.calibration is None:
-            return None
-        n_seen, log_capital, alarmed_at, alarmed_by, n_resets = monitor[0] if monitor else (0, 0.0, None, None, 0)
-        return {
-            "alarm": alarmed_at is not None,
-            "alarmed_at": alarmed_at,
-            "alarmed_by": alarmed_by,
-            "watched": ["uncertainty", *([] if facts.missed is None else ["novelty"])],
-            "rows_seen": n_seen,
-            "log_capital": log_capital,
-            "alarm_line": -math.log(self._alpha),
-            "resets": n_resets,
-        }
 
-    def _name_monitor(self, facts: Facts) -> str:
-        """Name the monitor: each model and alpha has its own."""
-        return f"{facts.sha256} {self._alpha:g}"
+def _create_tables(connection: sql.Connection) -> None:
+    """Create what is not there yet: tables, and columns that those of older versions do not have."""
+    metadata.create_all(connection)
+    for table in metadata.tables.values():
+        there = {column["name"] for column in sql.inspect(connection).get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                kind = column.type.compile(connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
 
 
-@dataclass(eq=False)
-class _SharedMonitor:
-    """A drift monitor, and how far it has read."""
-
-    name: str
-    monitor: DriftMonitor
-    generation: int  # how often it was reset
-    position: int  # of the last request that it has seen
-    n_since: int = 0  # rows since it was written
-
-    @classmethod
-    def read(cls, run: Any, name: str) -> Self:
-        [(generation, position, state)] = run(
-            "SELECT generation, position, state FROM onsphere_monitors WHERE model = ?", [name]
-        )
-        return cls(name, DriftMonitor.from_state(json.loads(state)), generation, position)
-
-    def is_behind(self, generation: int, position: int) -> bool:
-        """Return whether the database has a newer one."""
-        return generation != self.generation or position > self.position
-
-    def update(self, parts: list[Floats]) -> list[float]:
-        """Update the monitor with scores, (1, n) or (2, n), and return the logarithm of its capital after each part."""
-        before, (uncertainty, *others) = self.monitor.log_capital, np.concatenate(parts, axis=1)
-        missed = others[0] if others else None
-        after = self.monitor.update(uncertainty, missed=missed).log_capital if len(uncertainty) else np.empty(0)
-        self.n_since += len(uncertainty)
-        # A part without scores leaves the capital as it was.
-        return np.append(before, after)[np.cumsum([part.shape[1] for part in parts])].tolist()
-
-    def write(self, run: Any, *, whole: bool) -> None:
-        """Write what the page shows or, if whole, all that other workers need to go on from here."""
-        monitor = self.monitor
-        current = [monitor.n_seen, monitor.log_capital, monitor.alarmed_at, monitor.alarmed_by]
-        if not whole:
-            changed = "n_seen = ?, log_capital = ?, alarmed_at = ?, alarmed_by = ?"
-            run(f"UPDATE onsphere_monitors SET {changed} WHERE model = ?", [*current, self.name])
-            return
-        state = json.dumps(monitor.state(), allow_nan=False)
-        run(
-            "INSERT INTO onsphere_monitors "
-            "(model, generation, position, state, n_seen, log_capital, alarmed_at, alarmed_by) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (model) DO UPDATE SET generation = excluded.generation, "
-            "position = excluded.position, state = excluded.state, n_seen = excluded.n_seen, "
-            "log_capital = excluded.log_capital, alarmed_at = excluded.alarmed_at, alarmed_by = excluded.alarmed_by",
-            [self.name, self.generation, self.position, state, *current],
-        )
-        run(
-            "UPDATE onsphere_assessments SET scores = NULL WHERE model = ? AND id <= ? AND scores IS NOT NULL",
-            [self.name, self.position],
-        )
-        self.n_since = 0
-
-
-def _insert(run: Any, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        part = rows[start : start + _ROWS_AT_ONCE]
-        marks = ", ".join(f"({', '.join('?' * len(row))})" for row in part)
-        run(f"INSERT INTO {columns} VALUES {marks}", [cell for row in part for cell in row])
-
-
-def _run_for_keys(run: Any, query: str, keys: Sequence[str]) -> list[Any]:
+def _select_keys(connection: sql.Connection, query: Any, table: sql.Table, keys: Collection[str]) -> list[Any]:
     """Run a query for some keys at a time, and return the rows of all."""
-    parts = [keys[start : start + _ROWS_AT_ONCE] for start in range(0, len(keys), _ROWS_AT_ONCE)]
-    return [row for part in parts for row in run(query.format(", ".join("?" * len(part))), part)]
+    ordered = sorted(keys)
+    parts = [ordered[start : start + _ROWS_AT_ONCE] for start in range(0, len(ordered), _ROWS_AT_ONCE)]
+    return [row for part in parts for row in connection.execute(query.where(table.c.key.in_(part)))]
 
 
-def _count_scores(facts: Facts) -> int:
-    """Return how many scores of each row the monitor of a model watches."""
-    return 1 if facts.missed is None else 2
+def _find_latest_answers(connection: sql.Connection, keys: Collection[str]) -> dict[str, Any]:
+    later = _answers.alias()
+    latest = sql.select(sql.func.max(later.c.id)).where(later.c.key == _answers.c.key).scalar_subquery()
+    waiting = sql.select(_answers).where(_answers.c.id == latest)
+    return {row.key: row for row in _select_keys(connection, waiting, _answers, keys)}
 
 
-def _take_scores(record: Record) -> Floats:
-    """Return what the monitor watches, (1, n) or (2, n), of the rows that the model said something about (no NaN)."""
-    watched = [record.uncertainty, record.missed][: _count_scores(record.facts)]
-    scores = np.array(watched, dtype=np.float64)
-    return scores[:, (scores > -np.inf).all(axis=0)]
+def _find_repeated_rows(connection: sql.Connection, records: list[Record]) -> list[Any]:
+    """Return which rows of each record are known by key and have the same uncertainty: they were sent twice."""
+    given = {answer[0] for record in records for answer in record.answers}
+    known = {key: row.uncertainty for key, row in _find_latest_answers(connection, given).items()}
+    found: list[Any] = []
+    for record in records:
+        scores = {answer[0]: score for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)}
+        is_seen = [
+            known.get(key) is not None and math.isclose(known[key], score, rel_tol=1e-6)
+            for key, score in scores.items()
+        ]
+        found.append(np.array(is_seen) if is_seen else None)
+        known |= scores
+    return found
+
+
+def _take_scores(record: Record, repeated: Any) -> Floats:
+    """Return what the monitor watches, (1, n) or (2, n), of new rows that the model said something about (no NaN)."""
+    has_missed = record.facts is not None and record.facts.missed is not None
+    scores = np.array([record.uncertainty, record.missed] if has_missed else [record.uncertainty], dtype=np.float64)
+    is_watched = (scores > -np.inf).all(axis=0)
+    return scores[:, is_watched if repeated is None else is_watched & ~repeated]
 
 
 def _find_median(scores: Floats | None) -> float | None:
     """Return the median of those that are finite, None if there are none."""
     finite = np.empty(0) if scores is None else scores[np.isfinite(scores)]
-    return float(np.median(finite)) if len(finite) else None
+    return None if len(finite) == 0 else float(finite[0] if len(finite) == 1 else np.median(finite))
 
 
-def _summarize_minute(rows: list[Any], now: float) -> dict[str, Any]:
+def _summarize_minute(rows: Any, now: float) -> dict[str, Any]:
     """Summarize the last minute, or as much of it as was counted: requests, rows, share accepted and times."""
-    at, n_rows, n_accepted, seconds = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    at, n_rows, n_accepted, seconds = np.array([tuple(row) for row in rows], dtype=np.float64).reshape(-1, 4).T
     covered = now - at.min() if len(at) == _MAX_COUNTED else float(_BINS * _BIN_SECONDS)
     place = np.clip(((now - at) / _BIN_SECONDS).astype(np.int64), 0, _BINS - 1)
     n_bins = min(_BINS, max(1, int(covered / _BIN_SECONDS)))
     per_bin = np.bincount(place, minlength=_BINS)[:n_bins][::-1] / _BIN_SECONDS
+    is_now, window = now - at <= _NOW_SECONDS, max(min(covered, _NOW_SECONDS), 1e-3)
     median, slow = np.quantile(seconds, [0.5, 0.99]).tolist() if len(seconds) else (None, None)
     return {
-        "requests_per_second": len(at) / max(covered, 1e-3),
-        "rows_per_second": float(n_rows.sum()) / max(covered, 1e-3),
+        "requests_per_second": float(is_now.sum()) / window,
+        "rows_per_second": float(n_rows[is_now].sum()) / window,
         "accepted": float(n_accepted.sum() / n_rows.sum()) if len(at) else None,
         "seconds_median": median,
         "seconds_99": slow,

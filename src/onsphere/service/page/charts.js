@@ -26,8 +26,8 @@ function scale(low, high, from, to) {
   return value => from + (value - low) / span * (to - from);
 }
 
-function grid(svg, y, low, high) {
-  for (const value of [low, (low + high) / 2, high]) {
+function grid(svg, y, ticks) {
+  for (const value of ticks) {
     svg.append(shape("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }));
     svg.append(shape("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, formatNumber(value, 2)));
   }
@@ -44,11 +44,20 @@ function limit(svg, y, value, text) {
   svg.append(shape("text", { class: "limit-text", x: WIDTH - RIGHT, y: above < 10 ? y(value) + 14 : above, "text-anchor": "end" }, text));
 }
 
+// Ticks of a linear axis, or of one that grows tenfold where a few large values would flatten all others.
+function chooseAxis(values, low, high) {
+  const sorted = values.filter(value => value > 0).sort((a, b) => a - b), usual = sorted[Math.floor(0.9 * (sorted.length - 1))];
+  if (low < 0 || !sorted.length || high < 10 * usual) return { place: value => value, ticks: [low, (low + high) / 2, high], text: "" };
+  const bottom = Math.floor(Math.log10(sorted[0])), top = Math.ceil(Math.log10(high / 1.05));
+  const place = value => Math.log10(Math.max(value, 10 ** bottom));
+  return { place, ticks: [10 ** bottom, 10 ** Math.round((bottom + top) / 2), 10 ** top], text: ", log axis" };
+}
+
 export function drawBars(values, seconds) {
   const high = Math.max(1, ...values);
   const svg = frame(`Requests per second over the last ${values.length * seconds} seconds: now ${formatNumber(values.at(-1) ?? 0)}, at most ${formatNumber(high)}.`);
   const y = scale(0, high, HEIGHT - BOTTOM, TOP), step = (WIDTH - LEFT - RIGHT) / Math.max(values.length, 1);
-  grid(svg, y, 0, high);
+  grid(svg, y, [0, high / 2, high]);
   values.forEach((value, index) => svg.append(shape("rect", {
     class: "bar", x: LEFT + index * step + 1, width: Math.max(1, step - 2), y: y(value), height: HEIGHT - BOTTOM - y(value) })));
   caption(svg, `${values.length * seconds} s ago`, "now");
@@ -62,13 +71,15 @@ export function drawScores(points, score, title, band, threshold) {
   const high = Math.max(...values, band ? band.high : 0, threshold ?? 0, 1e-12) * 1.05, low = Math.min(0, ...values);
   const outside = threshold === null ? 0 : values.filter(value => value > threshold).length;
   const svg = frame(known.length ? `${title} of the last ${known.length} requests: latest ${formatNumber(values.at(-1))}, ${outside} above the threshold${threshold === null ? "" : ` of ${formatNumber(threshold)}`}.` : "No requests yet.");
-  const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(known.length - 1, 1), LEFT + 4, WIDTH - RIGHT - 4);
+  const axis = chooseAxis([...values, ...(band ? [band.high] : [])], low, high);
+  const linear = scale(axis.place(axis.ticks[0]), axis.place(axis.ticks[2]), HEIGHT - BOTTOM, TOP), y = value => linear(axis.place(value));
+  const x = scale(0, Math.max(known.length - 1, 1), LEFT + 4, WIDTH - RIGHT - 4);
   if (band) svg.append(shape("rect", { class: "band", x: LEFT, width: WIDTH - LEFT - RIGHT, y: y(band.high), height: y(band.low) - y(band.high) }));
-  grid(svg, y, low, high);
+  grid(svg, y, axis.ticks);
   known.forEach((point, index) => svg.append(shape("circle", {
     class: threshold !== null && point[score] > threshold ? "dot bad" : "dot", r: 2, cx: x(index), cy: y(point[score]) })));
   if (threshold !== null) limit(svg, y, threshold, "threshold");
-  caption(svg, known.length ? `${known.length} request${known.length === 1 ? "" : "s"}` : "no requests yet", "latest");
+  caption(svg, known.length ? `${known.length} request${known.length === 1 ? "" : "s"}${axis.text}` : "no requests yet", "latest");
   return svg;
 }
 
@@ -77,7 +88,7 @@ export function drawCapital(points, drift) {
   const high = Math.max(drift.alarm_line, ...values) * 1.1, low = Math.min(0, ...values);
   const svg = frame(`Evidence of drift ${formatNumber(drift.log_capital)}, alarm at ${formatNumber(drift.alarm_line)}: ${drift.alarm ? "the alarm is raised" : "no alarm"}, after ${drift.rows_seen} rows.`);
   const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(values.length - 1, 1), LEFT, WIDTH - RIGHT);
-  grid(svg, y, low, high);
+  grid(svg, y, [low, (low + high) / 2, high]);
   svg.append(shape("path", { class: "path", d: values.map((value, index) => `${index ? "L" : "M"}${x(index)} ${y(value)}`).join("") }));
   if (values.length) svg.append(shape("circle", { class: drift.alarm ? "dot bad" : "dot", r: 3, cx: values.length > 1 ? x(values.length - 1) : LEFT, cy: y(values.at(-1)) }));
   limit(svg, y, drift.alarm_line, "alarm");
@@ -93,7 +104,7 @@ export function drawCoverage(labels) {
   const svg = frame(`${formatNumber(100 * labels.coverage)} % of the latest ${n_labels} labels were covered, ${share}.`);
   const y = scale(low, high, HEIGHT - BOTTOM, TOP), x = scale(0, Math.max(rolling.length - 1, 1), LEFT, WIDTH - RIGHT);
   svg.append(shape("rect", { class: "band", x: LEFT, width: WIDTH - LEFT - RIGHT, y: y(ends[1]), height: y(ends[0]) - y(ends[1]) }));
-  grid(svg, y, low, high);
+  grid(svg, y, [low, (low + high) / 2, high]);
   svg.append(shape("path", { class: "path", d: rolling.map((value, index) => `${index ? "L" : "M"}${x(index)} ${y(value)}`).join("") }));
   svg.append(shape("circle", { class: labels.coverage < ends[0] ? "dot bad" : "dot", r: 3, cx: rolling.length > 1 ? WIDTH - RIGHT : LEFT, cy: y(labels.coverage) }));
   limit(svg, y, promised, share);

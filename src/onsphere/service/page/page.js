@@ -47,14 +47,21 @@ function show(live) {
     live.store.working ? "The file does not say what the calibration rows were like, so there is nothing to compare with." : "Not known while the store does not work."));
   at("reset").hidden = !live.drift;
   at("promise").textContent = live.drift ? describePromise(Math.exp(-live.drift.alarm_line)) : "";
-  showLabels(live.labels);
   showHints(live.drift?.hints ?? [], live.drift);
+  showLabels(live.labels);
   showRejected(live.rejected);
   const lines = [];
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
   if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
-  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised at row ${live.drift.alarmed_at}${live.drift.watched.length > 1 ? ` by the ${live.drift.alarmed_by}` : ""}: the rows are not like those of the calibration.`]);
+  if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised ${formatTime(live.drift.alarm_time)}at row ${live.drift.alarmed_at}${live.drift.watched.length > 1 ? ` by the ${live.drift.alarmed_by}` : ""}: the rows are not like those of the calibration.`]);
+  const outside = live.drift?.outside ?? [];
+  if (outside.length) lines.push(["warn", `Values far outside the range of the training rows: ${outside.join(", ")}. See whether they are right.`]);
+  else if (!lines.length && live.drift?.hints?.length) lines.push(["warn", describeQuiet(live.drift)]);
   say(lines.length ? lines : [["good", describeQuiet(live.drift)]]);
+}
+
+function formatTime(seconds) {
+  return seconds ? `on ${new Date(1000 * seconds).toLocaleString()} ` : "";
 }
 
 function describeQuiet(drift) {

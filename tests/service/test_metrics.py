@@ -2,7 +2,7 @@
 
 import asyncio
 
-from onsphere.service.logs import Metrics, RequestLogger
+from onsphere.service.metrics import Metrics, RequestLogger
 
 
 def test_other_kinds_of_connections_are_passed_on():

@@ -1,0 +1,186 @@
+"""Write what a client gets: answers as JSON rows, CSV or Arrow, and errors."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic_core import to_json
+
+from onsphere.assessment import Assessment
+from onsphere.service.engine import Facts
+from onsphere.table.cells import Problem, describe_problems
+from onsphere.table.predict import tabulate_assessment
+
+__all__ = [
+    "RequestError",
+    "answer_rows",
+    "encode_json",
+    "make_problem_error",
+    "reject_problems",
+    "send_error",
+    "write_arrow",
+    "write_csv",
+]
+
+_MAX_PROBLEMS = 20  # listed in one answer
+_OUTPUTS = ("value", "lower", "upper", "sigma", "noise")
+_SCORES = (
+    *("uncertainty", "novelty", "novelty_p_value"),
+    *("confidence", "expected_error", "direction_norm", "anchor_residual"),
+)
+_NOVEL = 0.5  # above it, novelty is the better part of the uncertainty
+_FORMULA = re.compile(r"^(?=[=+\-@\t\r])")  # how a formula begins in a spreadsheet
+
+
+def encode_json(values: Any) -> bytes:
+    """Return JSON; infinity and NaN become null."""
+    return to_json(values, inf_nan_mode="null")
+
+
+def answer_rows(result: Assessment, facts: Facts) -> list[dict[str, Any]]:
+    """Return one object for each row; `encode_json` writes it."""
+    parts: dict[str, list[Any]] = {}
+    for name in _OUTPUTS:
+        values = getattr(result, name)
+        if values is not None:
+            parts[name] = values.tolist()
+            if values.ndim == 2:
+                parts[name] = [dict(zip(facts.targets, row, strict=True)) for row in parts[name]]
+    for name in _SCORES:
+        values = getattr(result, name)
+        if values is not None:
+            parts[name] = values.tolist()
+    if result.probabilities is not None:
+        names = result.output_names or ()
+        parts["probabilities"] = [dict(zip(names, row, strict=True)) for row in result.probabilities.tolist()]
+        if result.prediction_set is not None:
+            inside = result.prediction_set.tolist()
+            parts["set"] = [[name for name, is_in in zip(names, row, strict=True) if is_in] for row in inside]
+    n_rows = len(result)
+    parts["accepted"] = [None] * n_rows if result.accepted is None else result.accepted.tolist()
+    parts["reason"] = [
+        _explain_rejection(result, facts, index) if accepted is False else None
+        for index, accepted in enumerate(parts["accepted"])
+    ]
+    names = tuple(parts)
+    return [dict(zip(names, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+
+
+def _explain_rejection(result: Assessment, facts: Facts, index: int) -> str | None:
+    """Say in a sentence or two why a row was rejected."""
+    if not math.isfinite(float(result.uncertainty[index])):
+        return "The row lies too far from all that the model has learned from to say anything about it."
+    reason = "uncertain" if result.reason is None else str(result.reason[index])
+    parts: list[str] = []
+    if facts.threshold is not None and "uncertain" in reason:
+        text = f"The uncertainty {float(result.uncertainty[index]):.4g} is above the threshold {facts.threshold:.4g}"
+        if result.confidence is not None:
+            text += f"; {float(result.confidence[index]):.1%} of the calibration rows were at least as uncertain"
+        parts += [text, *([] if "novel" in reason else _explain_uncertainty(result, index))]
+    if "novel" in reason:
+        text = "The row is too unlike those that the model has learned from"
+        if result.missed is not None and facts.novelty_threshold is not None:
+            # Not the novelty, which is 0 for a row that is ordinary but beyond what the rule accepts.
+            shortfall = f"{float(result.missed[index]):.4g}"
+            text += f": its shortfall {shortfall} is above the threshold {facts.novelty_threshold:.4g}"
+        if result.novelty_p_value is not None:
+            text += f"; {float(result.novelty_p_value[index]):.1%} of the calibration rows were at least as novel"
+        parts.append(text)
+    return " ".join(f"{part}." for part in parts) or None
+
+
+def _explain_uncertainty(result: Assessment, index: int) -> list[str]:
+    """Say where the uncertainty comes from, if the scores tell."""
+    if result.novelty is not None:
+        if float(result.novelty[index]) > _NOVEL:
+            return ["The row is unlike those that the model has learned from"]
+        return ["Rows like this one had different targets, or were predicted badly"]
+    if result.direction_norm is None:
+        return []
+    if float(result.direction_norm[index]) < 1:
+        return ["Rows like this one had different targets, or there were hardly any to learn from"]
+    return ["The model extrapolates: the row is unlike those it has learned from"]
+
+
+def write_csv(result: Assessment, facts: Facts, keys: dict[str, list[Any]]) -> bytes:
+    """Return CSV with the keys of the rows before the answers; no cell is a formula to a spreadsheet."""
+    import pyarrow.csv as arrow_csv
+
+    table, out = _build_table(result, facts, keys, escape=lambda text: _FORMULA.sub("'", text)), io.BytesIO()
+    arrow_csv.write_csv(table, out, arrow_csv.WriteOptions(quoting_style="needed"))
+    return out.getvalue()
+
+
+def write_arrow(result: Assessment, facts: Facts, keys: dict[str, list[Any]]) -> bytes:
+    """Return an Arrow stream with the keys of the rows before the answers."""
+    import pyarrow as pa
+
+    table, out = _build_table(result, facts, keys), io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def _build_table(result: Assessment, facts: Facts, keys: dict[str, list[Any]], *, escape: Any = str) -> Any:
+    import pyarrow as pa
+
+    answers = {name: np.asarray(values) for name, values in tabulate_assessment(result, facts.targets).items()}
+    named = {f"key_{name}" if name in answers else name: values for name, values in keys.items()}
+    columns: dict[str, Any] = {}
+    for name, values in (named | answers).items():
+        if isinstance(values, list) or values.dtype.kind in "OU":
+            values = [escape(value) if isinstance(value, str) else value for value in values]
+        columns[escape(name)] = _build_column(pa, values)
+    return pa.table(columns)
+
+
+def _build_column(pa: Any, values: Any) -> Any:
+    """Return a column; as text where JSON had keys of several kinds."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values])
+
+
+class RequestError(Exception):
+    """A request that cannot be answered with an assessment: the HTTP status, a sentence, and the problems of cells."""
+
+    def __init__(self, status: int, detail: str, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(status, detail, problems)
+        self.status, self.detail, self.problems = status, detail, problems
+
+    def to_json(self) -> bytes:
+        """Return the body of the answer."""
+        return encode_json({"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]})
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that an answer of this status needs."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
+        return {"retry-after": "1"} if self.status in (429, 503) else {}
+
+
+async def send_error(error: RequestError, send: Any) -> None:
+    """Send an error as JSON, from a layer around the application."""
+    body = error.to_json()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+def reject_problems(problems: Sequence[Problem]) -> None:
+    """Raise a RequestError about problems, if there are any."""
+    if problems:
+        raise make_problem_error(problems)
+
+
+def make_problem_error(problems: Sequence[Problem]) -> RequestError:
+    """Return a RequestError that lists the first problems and counts the others."""
+    return RequestError(422, describe_problems(problems), problems[:_MAX_PROBLEMS])

@@ -1,0 +1,202 @@
+"""Run a model in a child process, which can be killed: to try a file before it answers, and to read large requests.
+
+A body of many megabytes holds the interpreter up while it is read, and a model or an Arrow body may crash or never come
+back. In the child, that costs one request.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from onsphere.errors import InvalidInputError, OnsphereError
+from onsphere.service.answers import RequestError
+from onsphere.service.engine import ModelEngine, load_engine, make_trial_row
+from onsphere.service.settings import Settings
+
+__all__ = ["Child", "exit_with_parent", "run_child"]
+
+_MORE_MEMORY = 2 * 2**30  # bytes that a request may take
+_PRELOADED = ("onsphere.service.batching", "onnxruntime", "skops.io", "pandas", "pyarrow.csv")
+_processes = multiprocessing.get_context("forkserver")  # which loads the libraries once for all children
+_processes.set_forkserver_preload([*_PRELOADED])
+
+
+class Child:
+    """A process that has loaded a model from the bytes of its file."""
+
+    def __init__(self, path: Path, content: bytes, settings: Settings) -> None:
+        self._path, self._content, self._settings = path, content, settings
+        self._lock, self._is_over = threading.RLock(), False
+        self._process: Any = None
+        self._connection: Any = None
+        self._last_label = 0  # that the process knows of
+
+    def start(self) -> None:
+        """Start the process, and raise an InvalidInputError if the model cannot be loaded or fails on a trial row."""
+        self._connection, theirs = _processes.Pipe()
+        arguments = (theirs, self._path, self._content, self._settings)
+        self._process = _processes.Process(target=_run_process, args=arguments, name="onsphere-child", daemon=True)
+        with _hide_main_module():
+            self._process.start()
+        self._last_label = 0
+        theirs.close()
+        try:
+            error = self._receive(self._settings.trial_timeout)
+        except TimeoutError:
+            error = f"it does not answer one row within {self._settings.trial_timeout:g} s"
+        except EOFError:
+            error = "it crashes the process that tries it on one row"
+        if error is not None:
+            self._discard()
+            if isinstance(error, Exception):
+                raise error
+            raise InvalidInputError(
+                f"Expected a model that answers. Got {self._path}: {error}. Export it again, or fit it again."
+            )
+
+    def assess(self, pending: Any, *, seconds: float) -> Any:
+        """Return the reply to a request, or raise why there is none; the process is killed if it takes too long."""
+        with self._lock:
+            self.start_if_ended()
+            engine = pending.live.engine
+            calibration = None
+            if isinstance(engine, ModelEngine) and engine.last_label != self._last_label:
+                self._last_label, calibration = engine.last_label, engine.model.calibration_
+            names = ("media_type", "answer_type", "coverage", "request", "started")
+            more = ("is_recorded", "idempotency", "key")
+            try:
+                self._connection.send((calibration, pending.body, *(getattr(pending, name) for name in names + more)))
+                reply = self._receive(seconds)
+            except (TimeoutError, EOFError, OSError) as error:
+                self._discard()
+                if isinstance(error, TimeoutError):
+                    raise RequestError(
+                        504, f"Expected to answer within {self._settings.timeout:g} s. Send fewer rows at a time."
+                    ) from None
+                raise RequestError(
+                    422, "Expected rows that can be read and assessed. Got some that end the process that tries to."
+                ) from None
+            if isinstance(reply, Exception):
+                raise reply
+            return replace(reply, record=replace(reply.record, facts=pending.live.engine.facts))
+
+    def start_if_ended(self) -> None:
+        """Start the process again, if it was killed or crashed."""
+        with self._lock:
+            if self._is_over:
+                raise RequestError(503, "The model was replaced, or the service ends. Try again in a moment.")
+            if self._process is None or not self._process.is_alive():
+                self.start()
+
+    def _receive(self, seconds: float) -> Any:
+        if not self._connection.poll(max(seconds, 0.0)):
+            raise TimeoutError
+        return self._connection.recv()
+
+    def close(self) -> None:
+        """Kill the process for good; a request that it works on fails."""
+        self._is_over = True
+        process = self._process
+        with suppress(AttributeError, ValueError):  # there is none, or it is being discarded
+            process.kill()
+        with self._lock:
+            self._discard()
+
+    def _discard(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process.close()
+            self._connection.close()
+            self._process = None
+
+
+@contextmanager
+def _hide_main_module() -> Generator[None]:
+    """Hide the script that starts a service: the child would run it again, unless it is written with that in mind."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _run_process(*arguments: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all; the parent ends this one
+    exit_with_parent()
+    run_child(*arguments)
+
+
+def run_child(connection: Any, path: Path, content: bytes, settings: Settings) -> None:
+    """Load a model, try it on one row, and answer requests until the parent closes the connection."""
+    from onsphere.service.batching import PendingRequest, assess_together
+    from onsphere.service.hot_reload import LiveModel
+
+    try:
+        engine = load_engine(path, content, coverage=settings.coverage, trusted=settings.trusted)
+        try_model(path, engine)
+    except OnsphereError as error:
+        connection.send(InvalidInputError(str(error)))
+        return
+    connection.send(None)
+    live = LiveModel(engine, None, max_rows=settings.max_rows)
+    _limit_memory()
+    while True:
+        try:
+            calibration, *given = connection.recv()
+        except EOFError:
+            return
+        if isinstance(engine, ModelEngine) and calibration is not None:  # labels have come since
+            engine.model.calibration_ = calibration
+        request = PendingRequest(live, *given)
+        [(_, outcome)] = assess_together([request], settings)
+        if not isinstance(outcome, Exception):
+            outcome = replace(outcome, record=replace(outcome.record, facts=None))  # which the parent knows
+        elif not isinstance(outcome, RequestError):
+            outcome = RuntimeError(f"{type(outcome).__name__} in the child process: {outcome}")
+        connection.send(outcome)
+        del given, request, outcome
+
+
+def try_model(path: Path, engine: Any) -> None:
+    """Raise an InvalidInputError if a model fails on one ordinary row."""
+    try:
+        engine.assess(make_trial_row(engine.facts), coverage=engine.facts.coverage)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidInputError(
+            f"Expected a model that answers. Got {path}, which fails on one row: {reason}. Fit or export it again."
+        ) from None
+
+
+def exit_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, whatever it is doing."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="onsphere-parent", daemon=True).start()
+
+
+def _limit_memory() -> None:
+    """Let requests take so much more memory than the model, and give way to the requests that others wait for."""
+    with suppress(OSError, ValueError):  # where the system does not say how much that is
+        os.nice(5)
+        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (used + _MORE_MEMORY, used + _MORE_MEMORY))

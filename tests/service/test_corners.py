@@ -1,0 +1,88 @@
+"""What hardly ever happens: the end of a queue, a model that was replaced, keys without TLS, and URLs that are none."""
+
+import sys
+
+import pytest
+import uvicorn
+
+from onsphere import InvalidInputError
+from onsphere.service import Settings, batching, child, hash_key, make_key
+from onsphere.service import server as server_module
+from onsphere.service.answers import RequestError
+from onsphere.service.batching import Batcher, PendingRequest, assess_together
+from onsphere.service.engine import load_engine
+from onsphere.service.hot_reload import LiveModel
+from onsphere.service.rows import CSV, JSON, parse_json
+from onsphere.service.store import open_database
+
+SETTINGS = Settings("m.onsphere")
+
+
+@pytest.fixture
+def live(models):
+    return LiveModel(load_engine(models["array"]), None, max_rows=100)
+
+
+@pytest.mark.parametrize("n_most", [1, 1_000])
+def test_requests_before_the_end_are_assessed(live, monkeypatch, n_most):
+    monkeypatch.setattr(batching, "_ROWS_PER_CALL", n_most)
+    assessed = []
+    monkeypatch.setattr(batching, "assess_together", lambda taken, settings: assessed.append(len(taken)) or [])
+    batcher = Batcher(SETTINGS, None)
+    for _ in range(2):
+        batcher._small.put(PendingRequest(live, b"{}", JSON, JSON, 0.9, "r", 0.0))
+    batcher.stop()
+    batcher._assess_small()
+    assert assessed == ([1, 1] if n_most == 1 else [2])
+
+
+def test_json_may_be_answered_as_csv(live):
+    [(_, reply)] = assess_together([PendingRequest(live, b'{"rows": [[1, 2]]}', JSON, CSV, 0.9, "r", 0.0)], SETTINGS)
+    assert reply.body.startswith(b'"value","uncertainty"')
+
+
+def test_a_child_that_was_closed_starts_no_process(models):
+    closed = child.Child(models["array"], b"", SETTINGS)
+    closed.close()
+    with pytest.raises(RequestError, match="was replaced"):
+        closed.start_if_ended()
+
+
+def test_brackets_are_counted_before_anything_is_read():
+    with pytest.raises(RequestError) as caught:
+        parse_json(b"[" * 200, 5)
+    assert caught.value.status == 413
+
+
+def test_keys_without_tls_are_not_looked_at(running):
+    key = make_key()
+    service = running("array", host="0.0.0.0", api_keys=(hash_key(key),))
+    answer = service.http.get("/v1/model", headers={"x-api-key": key})
+    assert (answer.status_code, "over TLS" in answer.json()["detail"]) == (403, True)
+
+
+def test_a_reset_by_another_worker_forgets_the_latest_rows(running, helpers):
+    service = running()
+
+    def find_outside():
+        service.service._live = (0.0, {})
+        return service.http.get("/v1/live").json()["drift"]["outside"]
+
+    service.assess({**helpers.row, "size": 1e6})
+    assert find_outside() == ["size"]
+    facts = service.service.served.facts
+    service.service.recorder.do(lambda store: store.reset(facts)).result()
+    assert find_outside() == []
+
+
+def test_a_server_that_was_not_stopped_by_a_signal_has_nothing_to_cancel(models, monkeypatch):
+    ran, before = [], sys.getswitchinterval()
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets=None: ran.append(sockets))
+    server_module._Server(server_module.TimedConfig(lambda: None, Settings(str(models["array"])))).run(["socket"])
+    sys.setswitchinterval(before)
+    assert ran == [["socket"]]
+
+
+def test_a_text_that_is_no_url_is_rejected():
+    with pytest.raises(InvalidInputError, match="Expected a store such as"):
+        open_database("http//x")
