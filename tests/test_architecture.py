@@ -26,7 +26,7 @@ LAYERS = [
     {"comparison"},
     {"table"},
     {"export", "report"},
-    {"service"},
+    {"scale", "service"},
     {"cli", "demo"},
 ]
 # The rooms that may import a large or optional library at the top of a file; others import it when they use it.

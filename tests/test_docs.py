@@ -77,10 +77,11 @@ def test_options_on_the_pages_exist():
 
     from onsphere.cli import app
 
+    group = get_command(app)
     known = {
         option
-        for command in get_command(app).commands.values()
-        for parameter in command.params
+        for name in group.list_commands(None)
+        for parameter in group.get_command(None, name).params
         for option in (*parameter.opts, *parameter.secondary_opts)
     }
     for page in [*PAGES, ROOT / "README.md"]:

@@ -9,30 +9,29 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onsphere.assessment import Assessment
-from onsphere.calibration import Calibration
-from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, MaxMeanError, Novelty, Tolerance
-from onsphere.errors import (
-    InvalidInputError,
-    InvalidTypeError,
-    MissingExtraError,
-    NotCalibratedError,
-    NotFittedError,
-    OnsphereError,
-    OnsphereWarning,
-)
-from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.models.frozen import FrozenHead
-from onsphere.models.selection import select
-from onsphere.persistence import load
-from onsphere.sphere import Duplicate, Lift, OneHot, Polar, Torus
-from onsphere.sphere.geometry import SphericalOutput
-
 if TYPE_CHECKING:
+    from onsphere.assessment import Assessment
+    from onsphere.calibration import Calibration
     from onsphere.comparison import Comparison, compare
+    from onsphere.decision import AcceptShare, FalseAlarm, MaxErrorRate, MaxMeanError, Novelty, Tolerance
     from onsphere.drift import DriftMonitor
+    from onsphere.errors import (
+        InvalidInputError,
+        InvalidTypeError,
+        MissingExtraError,
+        NotCalibratedError,
+        NotFittedError,
+        OnsphereError,
+        OnsphereWarning,
+    )
     from onsphere.export import export_onnx
+    from onsphere.models import HCMClassifier, HCMRegressor
+    from onsphere.models.frozen import FrozenHead
+    from onsphere.models.selection import select
+    from onsphere.persistence import load
     from onsphere.report import write_report
+    from onsphere.sphere import Duplicate, Lift, OneHot, Polar, Torus
+    from onsphere.sphere.geometry import SphericalOutput
 
 __version__ = "0.2.0"
 
@@ -72,17 +71,32 @@ __all__ = [
 ]
 
 
-# Names whose rooms take a while to import, or need an extra; each is imported when it is first used.
-_LAZY = {
-    "Comparison": "onsphere.comparison",
-    "DriftMonitor": "onsphere.drift",
-    "compare": "onsphere.comparison",
-    "export_onnx": "onsphere.export",
-    "write_report": "onsphere.report",
+# Where each name is. It is imported when it is first used, so that what needs little starts at once.
+_ORIGINS = {
+    **dict.fromkeys([name for name in __all__ if name.endswith(("Error", "Warning"))], "errors"),
+    **dict.fromkeys(["AcceptShare", "FalseAlarm", "MaxErrorRate", "MaxMeanError", "Novelty", "Tolerance"], "decision"),
+    **dict.fromkeys(["Comparison", "compare"], "comparison"),
+    **dict.fromkeys(["Duplicate", "Lift", "OneHot", "Polar", "Torus"], "sphere"),
+    **dict.fromkeys(["HCMClassifier", "HCMRegressor"], "models"),
+    "Assessment": "assessment",
+    "Calibration": "calibration",
+    "DriftMonitor": "drift",
+    "FrozenHead": "models.frozen",
+    "SphericalOutput": "sphere.geometry",
+    "export_onnx": "export",
+    "load": "persistence",
+    "select": "models.selection",
+    "write_report": "report",
 }
+# Rooms that could be used after `import onsphere` alone.
+_ROOMS = {"assessment", "calibration", "decision", "errors", "models", "persistence", "sphere"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in _ORIGINS:
+        value = getattr(import_module(f"onsphere.{_ORIGINS[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _ROOMS:
+        return import_module(f"onsphere.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

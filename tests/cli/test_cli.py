@@ -1,17 +1,22 @@
 """The command line as people and scripts use it."""
 
+import errno
 import importlib
+import inspect
 import io
 import runpy
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+import onsphere
 from onsphere import cli, demo
-from onsphere.cli import info
+from onsphere.cli import console, info
 
 
 def run(*arguments, **environment):
@@ -86,3 +91,51 @@ def test_the_package_runs_as_a_script_with_any_stream(monkeypatch):
         runpy.run_module("onsphere.cli.__main__", run_name="__main__")
     assert ended.value.code == 0
     assert "extra" in printed.getvalue()
+
+
+def test_the_version_is_printed():
+    assert run("--version").stdout == f"onsphere {onsphere.__version__}\n"
+
+
+def test_help_and_version_import_nothing_large():
+    large = {"numpy", "pandas", "scipy", "sklearn"}
+    code = f"import atexit, sys; atexit.register(lambda: print(sorted(set(sys.modules) & {large})))"
+    code += "\nfrom onsphere.cli import app\napp(['--help'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+    assert "Predict each row of a table" in done.stdout
+
+
+def test_every_command_in_the_help_has_its_docstring():
+    for name in console._MODULES:
+        assert console._summarize_command(name).help == inspect.cleandoc(console._load_command(name).callback.__doc__)
+
+
+@pytest.mark.parametrize("place", ["_load_command", "app"])
+def test_an_interrupt_ends_in_one_line(monkeypatch, capsys, place):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(console if place == "_load_command" else cli, place, stop)
+    monkeypatch.setattr(sys, "argv", ["onsphere", "info"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Stopped. What was not finished was not written.\n"
+
+
+def test_an_interrupt_while_arguments_are_read_ends_in_one_line(monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TyperGroup, "make_context", stop)
+    assert_one_line(run("info"), 130, "Stopped.")
+
+
+def test_a_full_disk_behind_standard_output_is_not_a_fault_of_ours(monkeypatch, tmp_path, capsys):
+    with (tmp_path / "out").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert console._explain(OSError(errno.ENOSPC, "No space left on device")) == 2
+        print("lost", flush=True)
+    assert (tmp_path / "out").read_text() == ""
+    assert "Expected to write to standard output. Got: No space left on device." in capsys.readouterr().err

@@ -9,35 +9,18 @@ import io
 import sys
 from importlib import import_module
 
-from onsphere._internal.validation import missing_extra_error
-
 try:
     for package in ("rich", "typer"):
         import_module(package)
 except ImportError:
     # Only the script `onsphere` imports this package, and it should end in a sentence as well.
+    from onsphere._internal.validation import missing_extra_error
+
     raise SystemExit(str(missing_extra_error("The command line", "typer and rich", "cli"))) from None
 
-from onsphere.cli import deploy, info, serve, table, update
-from onsphere.cli.console import app
+from onsphere.cli.console import app, print_interrupt
 
 __all__ = ["app", "main"]
-
-for command in (
-    table.fit,
-    table.predict,
-    table.evaluate,
-    update.update,
-    table.report,
-    table.compare,
-    deploy.export,
-    deploy.monitor,
-    serve.serve,
-    serve.new_key,
-    info.demo,
-    info.info,
-):
-    app.command()(command)
 
 
 def main() -> None:
@@ -45,4 +28,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # names may have letters that a terminal cannot show
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before a command has begun
+        sys.exit(print_interrupt())

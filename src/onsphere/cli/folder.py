@@ -1,0 +1,52 @@
+"""`onsphere predict` of a folder: every file of it, on all cores or on a Ray cluster."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from onsphere.cli.console import print_json, print_message, spin
+from onsphere.errors import InvalidInputError
+from onsphere.scale import assess_dataset
+
+__all__ = ["predict_folder"]
+
+_ALPHA = 0.01  # of the word on drift
+
+
+def predict_folder(model: Path, data: str, out: str | None, *, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Predict each row of each file of a folder, and say what became of it; the exit code is 1 if a file failed."""
+    if out is None:
+        raise InvalidInputError(f"Expected --out with the folder {data}. Got none. Add --out predictions/.")
+    began = time.monotonic()
+    with spin("predict", hidden=quiet or as_json) as progress:
+
+        def on_progress(n_rows: int, share: float) -> None:
+            seconds = time.monotonic() - began
+            left = seconds / share - seconds if share else 0.0
+            progress(f"{n_rows:,} rows, {n_rows / seconds:,.0f} rows/s, {share:.0%}, {_format_time(left)} left")
+
+        summary = assess_dataset(model, data, out, on_progress=on_progress, **options)
+    if as_json:
+        print_json(asdict(summary) | {"out": out})
+    elif not quiet:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in summary.rejected.items())
+        print(
+            f"{summary.files:,} files, {summary.rows:,} rows, {summary.accepted:,} accepted"
+            f"{f'; rejected: {why}' if why else ''}. Written to {out}"
+        )
+        if summary.log_e_value is not None and summary.log_e_value >= -math.log(_ALPHA):
+            print_message("Drift: these rows are not like those of the calibration. `onsphere monitor` shows where.")
+    for message in summary.failures.values():
+        print_message(message)
+    if summary.failures:
+        raise typer.Exit(1)
+
+
+def _format_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,195 @@
+"""One callable that loads a model once and maps Arrow tables to Arrow tables, for every engine alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onsphere._internal.validation import check_number, missing_extra_error
+from onsphere.assessment import Assessment
+from onsphere.calibration import Calibration
+from onsphere.drift import DriftMonitor
+from onsphere.errors import InvalidInputError
+from onsphere.export import open_graph, prepare_inputs
+from onsphere.export.graph_answers import list_answers, run_graph
+from onsphere.persistence import get_calibration_method
+from onsphere.table.cells import read_features
+from onsphere.table.columns import Column, check_has, join_names
+from onsphere.table.files import to_frame
+from onsphere.table.model_file import load_table_model, read_summary_columns
+from onsphere.table.predict import tabulate_assessment
+
+__all__ = ["Assessor"]
+
+_ROWS_AT_ONCE = 65_536
+
+
+class Assessor:
+    """A model that maps Arrow tables to Arrow tables, with the same schema for every table, also for one without rows.
+
+    It is loaded once, when it is made, and computes in one thread, so that an engine can run one on each core.
+
+    Parameters
+    ----------
+    path : path
+        A model of `onsphere fit --save`, or an ONNX graph of `onsphere export`.
+    coverage : float in (0, 1), optional
+        Of intervals or sets; by default that of the fit. That of a graph is fixed.
+    keep : sequence of str, optional
+        The columns of a table that stay beside the answers; by default the keys of the model that the table has.
+
+    Attributes
+    ----------
+    columns : list of Column
+        Of the table that the model was fitted on.
+    answer_schema : pyarrow.Schema
+        Of the answers, without the columns that are kept.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np, pandas as pd, pyarrow as pa
+    >>> from onsphere.table import fit_table
+    >>> rows = pd.DataFrame({"size": np.arange(60.0), "price": np.sqrt(np.arange(60.0))})
+    >>> path = Path(tempfile.mkdtemp()) / "model.onsphere"
+    >>> found = fit_table(rows, ["price"], backbone="kernel")
+    >>> path = found.model.save(path, summary=found.summary())
+    >>> assessor = Assessor(path, keep=["size"])
+    >>> assessor(pa.table({"size": [1.0, 2.0]})).column_names[:3]
+    ['size', 'value', 'uncertainty']
+    """
+
+    def __init__(self, path: str | Path, *, coverage: float | None = None, keep: Sequence[str] | None = None) -> None:
+        try:
+            import pyarrow  # noqa: F401  # type: ignore[reportUnusedImport]
+        except ImportError:
+            raise missing_extra_error("Assessor", "pyarrow", "scale") from None
+        if coverage is not None:
+            check_number("Assessor", "coverage", coverage, above=0, below=1)
+        path = Path(path)
+        self._model: Any = _Graph(path) if path.suffix.lower() == ".onnx" else _Model(path)
+        self.columns: list[Column] = self._model.columns
+        self.keep = None if keep is None else list(keep)
+        self._coverage = self._model.coverage if coverage is None else coverage
+        self._features = [column.name for column in self.columns if column.is_feature]
+        self.answer_schema = self._answer(self._make_empty_row()).schema
+        clash = sorted(set(self.keep or ()) & set(self.answer_schema.names))
+        if clash:
+            raise InvalidInputError(
+                f"Expected columns to keep that have other names than the answers. Got {join_names(clash)}. Rename "
+                "them in the table."
+            )
+
+    def __call__(
+        self, table: Any, *, source: str = "the table", first_row: int = 0, monitor: DriftMonitor | None = None
+    ) -> Any:
+        """Assess each row of an Arrow table.
+
+        Parameters
+        ----------
+        table : pyarrow.Table
+        source : str, optional
+            How errors call the table.
+        first_row : int, default 0
+            The number that errors give its first row.
+        monitor : DriftMonitor, optional
+            One of `make_monitor`, which is to see the rows as well.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns that are kept, then the answers; the rows in their order.
+        """
+        import pyarrow as pa
+
+        kept = self.list_kept(table.column_names)
+        check_has(source, table.column_names, [*self._features, *kept])
+        parts = [self.answer_schema.empty_table()]
+        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+            frame = to_frame(table.select(self._features).slice(start, _ROWS_AT_ONCE))
+            frame.index += first_row + start
+            parts.append(self._answer(read_features(frame, self.columns, source=source), monitor))
+        answers = pa.concat_tables(parts).combine_chunks()
+        for place, name in enumerate(kept):
+            answers = answers.add_column(place, table.schema.field(name), table[name])
+        return answers
+
+    def list_kept(self, names: Sequence[str]) -> list[str]:
+        """Return the columns that are kept of a table with these columns."""
+        if self.keep is not None:
+            return self.keep
+        answers = self.answer_schema.names
+        keys = [column.name for column in self.columns if column.kind == "key"]
+        return [name for name in keys if name in names and name not in answers]
+
+    def make_monitor(self) -> DriftMonitor | None:
+        """Return a drift monitor that has seen the calibration rows; None after a cross-validation.
+
+        The scores of the latter come from other models, so that a monitor would not keep its promise.
+        """
+        return DriftMonitor(self._model.calibration) if self._model.calibrated_by == "held-out rows" else None
+
+    def _answer(self, features: Any, monitor: DriftMonitor | None = None) -> Any:
+        import pyarrow as pa
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1), np.errstate(all="ignore"):  # rows far away may overflow
+            result = self._model.assess(features, self._coverage)
+        if monitor is not None:
+            monitor.update(result)
+        return pa.table(tabulate_assessment(result, self._model.targets))
+
+    def _make_empty_row(self) -> Any:
+        import pyarrow as pa
+
+        table = pa.table({name: pa.nulls(1, pa.string()) for name in self._features})
+        return read_features(to_frame(table), self.columns)
+
+
+class _Model:
+    """A model of `fit_table`."""
+
+    def __init__(self, path: Path) -> None:
+        self._model, summary, self.columns = load_table_model(path)
+        self.targets, self.coverage = summary["targets"], float(summary["coverage"])
+        self.calibration, self.calibrated_by = self._model.calibration_, get_calibration_method(self._model)
+
+    def assess(self, features: Any, coverage: float) -> Assessment:
+        return self._model.assess(features, coverage=coverage)
+
+
+class _Graph:
+    """A graph of `export_onnx`."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._session, found = open_graph(path)
+        except ImportError:
+            raise missing_extra_error("Assessing with an ONNX file", "onnxruntime", "export") from None
+        summary = found["manifest"]["summary"]
+        if "columns" not in summary:
+            raise InvalidInputError(
+                f"Expected a graph of a model that was fitted on a table. Got {path}, which does not say what its "
+                "columns hold. Export a model of `onsphere fit`."
+            )
+        self.columns, self.targets = read_summary_columns(path, summary), summary["targets"]
+        self.coverage = found["coverage"]
+        scores = np.asarray(found["calibration"], dtype=np.float64)
+        missed = found.get("calibration_missed")
+        missed = None if missed is None else np.asarray(missed, dtype=np.float64)
+        self.calibration = Calibration(scores, np.zeros(len(scores)), missed=missed)
+        self.calibrated_by = found["manifest"].get("calibrated_by")
+        self._inputs, self._answers = found["inputs"], list_answers(found["outputs"])
+        self._classes = found["manifest"]["classes"]
+
+    def assess(self, features: Any, coverage: float) -> Assessment:
+        if coverage != self.coverage:
+            raise InvalidInputError(
+                f"Expected a coverage of {self.coverage:g}, the one that this ONNX file was written with. Got "
+                f"{coverage:g}. Leave it out, or use the .onsphere file."
+            )
+        fed = prepare_inputs(self._inputs, features)
+        return run_graph(self._session, self._answers, fed, classes=self._classes)

@@ -1,0 +1,348 @@
+"""Assess a folder of files, each into a file of its own, so that a run that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from onsphere._internal.atomic_files import write_atomically
+from onsphere._internal.validation import check_number, check_option
+from onsphere.errors import InvalidInputError, OnsphereError
+from onsphere.scale.assessor import Assessor
+from onsphere.scale.engines import ENGINES, run_locally, run_on_ray
+from onsphere.scale.folders import Folder, StoredFile
+from onsphere.table.columns import Column, check_has
+from onsphere.table.files import read_batches, read_schema
+
+__all__ = ["ON_ERROR", "DatasetSummary", "assess_dataset"]
+
+ON_ERROR = ("stop", "skip")
+_RECORDS = "_onsphere"  # readers of data sets pass over names that begin with _
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """The outcome of a run over a data set.
+
+    Attributes
+    ----------
+    files, rows, accepted : int
+    rejected : dict of int
+        How many rows were rejected for each reason.
+    failures : dict of str
+        Why files could not be assessed, by their paths; only with `on_error="skip"`.
+    log_e_value : float or None
+        The evidence that these rows are not like the calibration rows: the logarithm of the mean, over files, of the
+        capital of a game against that. If nothing has changed, it exceeds log(1/alpha) with a probability of at most
+        alpha, however the files depend on each other. None for a model that was calibrated by cross-validation.
+    """
+
+    files: int
+    rows: int
+    accepted: int
+    rejected: dict[str, int]
+    failures: dict[str, str]
+    log_e_value: float | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A file to assess, and all that a worker must know besides the model."""
+
+    file: StoredFile
+    source: Folder
+    out: Folder
+    output: str
+    record: str
+    coverage: float | None
+    kept: Any  # a pyarrow.Schema, that of the columns which stay beside the answers
+
+    def __str__(self) -> str:
+        return self.file.path
+
+
+def assess_dataset(
+    model: str | Path,
+    source: str | Path,
+    out: str | Path,
+    *,
+    coverage: float | None = None,
+    keep: Sequence[str] | None = None,
+    engine: str = "local",
+    n_workers: int | None = None,
+    address: str | None = None,
+    on_error: str = "stop",
+    on_progress: Callable[[int, float], None] = lambda n_rows, share: None,
+) -> DatasetSummary:
+    """Assess every file of a folder with CSV, Parquet or Arrow files, on all cores or on a Ray cluster.
+
+    Each file becomes a Parquet file in the same folder inside `out`, with its rows in their order: the columns that are
+    kept, then the answers. It appears when it is complete, and is then entered in `out`/_onsphere. If a run is stopped
+    or killed, the same call goes on with the files that are not there yet, and the result is the same, byte by byte.
+
+    Parameters
+    ----------
+    model : path
+        A model of `onsphere fit --save`, or an ONNX graph of `onsphere export`.
+    source, out : path or address
+        Folders on this disk, or in an object store (s3://bucket/in). Folders such as year=2024 count as columns.
+    coverage, keep :
+        As in `Assessor`.
+    engine : {"local", "ray"}
+        Processes on this machine, or tasks on a Ray cluster whose nodes can reach both folders.
+    n_workers : int, optional
+        How many files are assessed at once; by default one on each core.
+    address : str, optional
+        Of the Ray cluster; by default a new one on this machine.
+    on_error : {"stop", "skip"}
+        Whether a file that cannot be assessed ends the run, or is told at the end; what is done is kept either way.
+    on_progress : function of an int and a float, optional
+        Called after each file with the number of rows and the share of bytes that are done.
+    """
+    check_option("assess_dataset", "engine", engine, ENGINES)
+    check_option("assess_dataset", "on_error", on_error, ON_ERROR)
+    if n_workers is not None:
+        check_number("assess_dataset", "n_workers", n_workers, above=1, closed="left", whole=True)
+    if address is not None and engine != "ray":
+        raise InvalidInputError(f"Expected no address with the engine {engine}. Got {address}. Pass engine='ray'.")
+    model, inside, outside = Path(model), Folder(source), Folder(out)
+    assessor = Assessor(model, coverage=coverage, keep=keep)
+    content = model.read_bytes()
+    files = inside.list_files()
+    if not files:
+        raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {source}, without any.")
+    with _lock(outside):
+        outside.remove_leftovers()
+        digest = hashlib.sha256(content).hexdigest()
+        _check_same_run(outside, {"model": digest, "coverage": coverage, "keep": None if keep is None else list(keep)})
+        kept = _find_kept(assessor, inside, files[0])
+        jobs = [_make_job(file, digest, inside, outside, coverage, kept) for file in files]
+        done = _find_done(outside, jobs)
+        total, failures = _Totals(sum(file.size for file in files)), dict[str, str]()
+        for record in done.values():
+            total.add(record)
+        left = [job for job in jobs if job.record not in done]
+        for job, record in _run(left, model, content, engine, n_workers, address):
+            if "error" in record:
+                failures[job.file.path] = record["error"]
+                if on_error == "stop":
+                    raise InvalidInputError(
+                        f"{record['error']} {total.n_files:,} of {len(files):,} files are done and kept; run this "
+                        "again to go on, or skip such files."
+                    )
+            else:
+                total.add(record)
+            on_progress(total.n_rows, total.share)
+        outside.remove_leftovers()  # of nodes that were lost
+        summary = total.summarize(failures)
+        outside.write_record(f"{_RECORDS}/summary.json", asdict(summary))
+    return summary
+
+
+class _Totals:
+    """The sums over the files that are done."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.n_files = self.n_rows = self._n_accepted = self._n_bytes_done = 0
+        self._n_bytes, self._rejected, self._log_e_values = n_bytes, Counter[str](), list[float | None]()
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.n_files += 1
+        self.n_rows += record["rows"]
+        self._n_accepted += record["accepted"]
+        self._n_bytes_done += record["size"]
+        self._rejected.update(record["rejected"])
+        self._log_e_values.append(record["log_e_value"])
+
+    @property
+    def share(self) -> float:
+        return self._n_bytes_done / self._n_bytes if self._n_bytes else 1.0
+
+    def summarize(self, failures: dict[str, str]) -> DatasetSummary:
+        # In order, so that the mean does not depend on which file was done first.
+        values = sorted(value for value in self._log_e_values if value is not None)
+        mean = float(np.logaddexp.reduce(values)) - math.log(len(values)) if values else None
+        return DatasetSummary(self.n_files, self.n_rows, self._n_accepted, dict(self._rejected), failures, mean)
+
+
+# --- before the work ---
+
+
+@contextmanager
+def _lock(out: Folder) -> Generator[None]:
+    """Keep other runs out of a folder on this disk; two runs into one object store write the same bytes."""
+    if not out.is_local:
+        yield
+        return
+    path = out.root / _RECORDS / "lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise InvalidInputError(
+            f"Expected a folder to write to. Got {out.place}: {error.strerror}. Choose another folder, or check its "
+            "permissions and the free space on the disk."
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which ends with the process, however it ends
+        except OSError:
+            raise InvalidInputError(
+                f"Expected a folder that no other run writes to. Got {out.place}, which another one uses now. Wait for "
+                "it, or choose another folder."
+            ) from None
+        yield
+
+
+def _check_same_run(out: Folder, options: dict[str, Any]) -> None:
+    former = out.read_record(f"{_RECORDS}/run.json")
+    if former is None:
+        out.write_record(f"{_RECORDS}/run.json", options)
+    elif former != options:
+        names = " and ".join(name for name in options if former.get(name) != options[name])
+        raise InvalidInputError(
+            f"Expected a folder that is empty, or was begun with the same model and options. Got {out.place}, begun "
+            f"with another {names}. Choose another folder."
+        )
+
+
+def _find_kept(assessor: Assessor, source: Folder, first: StoredFile) -> Any:
+    """Return the schema of the columns that are kept, as the first file has them."""
+    import pyarrow as pa
+
+    wanted = _list_columns(assessor, assessor.list_kept([column.name for column in assessor.columns]), first)
+    with source.open_copy(first.path) as path:
+        found = {each.name: each for each in read_schema(path, wanted)}
+    found |= {name: pa.field(name, pa.string()) for name in first.partition}
+    kept = assessor.list_kept(list(found))
+    check_has(first.path, list(found), kept)
+    return pa.schema([found[name] for name in kept])
+
+
+def _make_job(
+    file: StoredFile,
+    model: str,
+    source: Folder,
+    out: Folder,
+    coverage: float | None,
+    kept: Any,
+) -> _Job:
+    """Name the output of a file after the file, its content as far as size and time tell, and the model."""
+    digest = hashlib.sha256(f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode()).hexdigest()[:16]
+    place = PurePosixPath(file.path)
+    output = str(place.with_name(f"{place.name.split('.')[0]}-{digest}.parquet"))
+    return _Job(file, source, out, output, f"{_RECORDS}/files/{digest}.json", coverage, kept)
+
+
+def _find_done(out: Folder, jobs: Sequence[_Job]) -> dict[str, dict[str, Any]]:
+    """Return the records of jobs that are done, and remove what is there of files that have changed or gone."""
+    by_output = {job.output: job.record for job in jobs}
+    done: dict[str, dict[str, Any]] = {}
+    for record in out.read_records(f"{_RECORDS}/files"):
+        if record["output"] in by_output:
+            done[by_output[record["output"]]] = record
+        else:
+            out.remove(record["output"])
+            out.remove(record["record"])
+    return done
+
+
+# --- the work ---
+
+
+def _run(
+    jobs: Sequence[_Job], model: Path, content: bytes, engine: str, n_workers: int | None, address: str | None
+) -> Iterator[tuple[_Job, dict[str, Any]]]:
+    if engine == "ray":
+        shared = (hashlib.sha256(content).hexdigest(), model.suffix, content)
+        return run_on_ray(_assess_on_node, jobs, shared, n_workers=n_workers, address=address)
+    return run_locally(partial(_assess_file, model), jobs, n_workers=n_workers)
+
+
+def _assess_on_node(job: _Job, shared: tuple[str, str, bytes]) -> dict[str, Any]:
+    """Assess a file on a node that may not have the model: it is written to a file there, once."""
+    digest, suffix, content = shared
+    path = Path(tempfile.gettempdir()) / f"onsphere-{digest}{suffix}"
+    if not path.exists():
+        with write_atomically(path) as part:
+            part.write_bytes(content)
+    return _assess_file(path, job)
+
+
+@lru_cache(maxsize=1)
+def _load_assessor(model: Path, coverage: float | None, keep: tuple[str, ...]) -> Assessor:
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)  # there is a process on every core
+    return Assessor(model, coverage=coverage, keep=keep)
+
+
+def _assess_file(model: Path, job: _Job) -> dict[str, Any]:
+    """Assess a file, write the answers and then the record of it, and return that; or the error, in words."""
+    try:
+        assessor = _load_assessor(model, job.coverage, tuple(job.kept.names))
+        monitor, counts = assessor.make_monitor(), Counter[str]()
+        with job.source.open_copy(job.file.path) as path, job.out.replace(job.output) as part:
+            _write_answers(assessor, job, path, part, monitor, counts)
+    except (OnsphereError, OSError) as error:
+        return {"error": f"{job.file.path}: {' '.join(str(error).split())}"}
+    record = {
+        **asdict(job.file),
+        "output": job.output,
+        "record": job.record,
+        "rows": counts.pop("rows", 0),
+        "accepted": counts.pop("accepted", 0),
+        "rejected": dict(counts),
+        "log_e_value": None if monitor is None else monitor.log_capital,
+    }
+    job.out.write_record(job.record, record)
+    return record
+
+
+def _list_columns(assessor: Assessor, keep: Sequence[str], file: StoredFile) -> list[Column]:
+    """List the columns to read of a file: those that the model needs or that are kept, and its folder does not say."""
+    features = [column for column in assessor.columns if column.is_feature]
+    names = {column.name for column in features}
+    others = [Column(name, "key") for name in keep if name not in names]
+    return [column for column in [*features, *others] if column.name not in file.partition]
+
+
+def _write_answers(assessor: Assessor, job: _Job, path: Path, part: Path, monitor: Any, counts: Counter[str]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema([*job.kept, *assessor.answer_schema])
+    with parquet.ParquetWriter(part, schema) as writer:
+        for table in read_batches(path, _list_columns(assessor, job.kept.names, job.file), allow_empty=True):
+            for name, text in job.file.partition.items():
+                table = table.append_column(name, pa.array([text] * table.num_rows, pa.string()))
+            answers = assessor(table, source=job.file.path, first_row=counts["rows"], monitor=monitor)
+            for place, wanted in enumerate(job.kept):
+                answers = answers.set_column(place, wanted, _cast(answers[wanted.name], wanted, job.file.path))
+            writer.write_table(answers)
+            counts["rows"] += answers.num_rows
+            if "accepted" in answers.column_names:  # the model has a threshold
+                counts.update(reason or "accepted" for reason in answers["reason"].to_pylist())
+
+
+def _cast(cells: Any, wanted: Any, path: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return cells.cast(wanted.type)
+    except pa.ArrowException:
+        raise InvalidInputError(
+            f"Expected the column {wanted.name} to hold {wanted.type}, as in the first file. Got {cells.type} in "
+            f"{path}. Write all files with the same types, or keep other columns."
+        ) from None

@@ -1,0 +1,117 @@
+"""Run one function on many jobs: on the cores of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from onsphere._internal.validation import missing_extra_error
+from onsphere.errors import InvalidInputError
+
+__all__ = ["ENGINES", "run_locally", "run_on_ray"]
+
+ENGINES = ("local", "ray")
+_WAITING = 2  # jobs for each worker that are handed out at once
+_RETRIES = 5  # of a job whose node was lost
+
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+
+
+def run_locally(
+    work: Callable[[Job], Answer], jobs: Iterable[Job], *, n_workers: int | None = None
+) -> Iterator[tuple[Job, Answer]]:
+    """Yield each job with its answer, in the order in which they are done, from processes on this machine.
+
+    One worker needs no process of its own.
+    """
+    n_workers = n_workers or os.cpu_count() or 1
+    if n_workers == 1:
+        yield from ((job, work(job)) for job in jobs)
+        return
+    left, running = iter(jobs), dict[Future[Answer], Job]()
+    with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
+        try:
+            while True:
+                for job in left:
+                    running[pool.submit(work, job)] = job
+                    if len(running) >= _WAITING * n_workers:
+                        break
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    answer = future.result()
+                    yield running.pop(future), answer
+        except BrokenProcessPool:
+            names = ", ".join(str(job) for job in list(running.values())[:n_workers])
+            raise InvalidInputError(
+                f"Expected worker processes that live until their work is done. Got one that was killed, at one of "
+                f"{names}; often there was too little memory. Use fewer workers, and run this again: what is done "
+                "is kept."
+            ) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_on_ray(
+    work: Callable[[Job, Any], Answer],
+    jobs: Iterable[Job],
+    shared: Any,
+    *,
+    n_workers: int | None = None,
+    address: str | None = None,
+) -> Iterator[tuple[Job, Answer]]:
+    """Yield each job with its answer, in the order in which they are done, from tasks on a Ray cluster.
+
+    Ray runs a job again if its node is lost.
+
+    Parameters
+    ----------
+    work : function of a job and of `shared`
+    jobs : iterable
+    shared : any
+        Sent to each node once.
+    n_workers : int, optional
+        How many jobs run at once; by default one for each processor of the cluster.
+    address : str, optional
+        Of a cluster; by default the one that this process is connected to, or a new one on this machine.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise missing_extra_error("The engine ray", "ray", "scale") from None
+
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        _connect(ray, address)
+    try:
+        n_at_once = n_workers or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(work)
+        reference = ray.put(shared)
+        left, running = iter(jobs), dict[Any, Job]()
+        while True:
+            for job in left:
+                running[remote.remote(job, reference)] = job
+                if len(running) >= n_at_once:
+                    break
+            if not running:
+                return
+            for done in ray.wait(list(running), num_returns=1)[0]:
+                yield running.pop(done), ray.get(done)
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, include_dashboard=None if address else False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise InvalidInputError(
+            f"Expected a Ray cluster at {address}. Got: {' '.join(str(error).split())[:200]}. Start one with "
+            "`ray start --head`, or leave the address out to use this machine."
+        ) from None

@@ -1,0 +1,175 @@
+"""Folders on a disk or in an object store, through the filesystems of pyarrow."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from onsphere._internal.atomic_files import write_atomically
+from onsphere.errors import InvalidInputError
+from onsphere.table.files import SUFFIXES
+
+__all__ = ["Folder", "StoredFile"]
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a folder: its path inside the folder, its size in bytes, and when it was last changed."""
+
+    path: str
+    size: int
+    modified: int  # in nanoseconds since 1970
+
+    @property
+    def partition(self) -> dict[str, str | None]:
+        """The columns that folders such as year=2024 stand for."""
+        from urllib.parse import unquote
+
+        pairs = [part.split("=", 1) for part in self.path.split("/")[:-1] if "=" in part]
+        return {name: None if text == "__HIVE_DEFAULT_PARTITION__" else unquote(text) for name, text in pairs}
+
+
+class Folder:
+    """A folder on this disk or in an object store, which is cheap to send to another process.
+
+    Parameters
+    ----------
+    place : str or path
+        Of a folder on this disk, or an address that pyarrow understands: s3://bucket/in, gs://bucket/in.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.place = str(place)
+
+    @cached_property
+    def _found(self) -> tuple[Any, str]:
+        import pyarrow as pa
+        from pyarrow import fs
+
+        if "://" not in self.place:
+            return fs.LocalFileSystem(), str(Path(self.place).resolve())
+        try:
+            return fs.FileSystem.from_uri(self.place)
+        except (pa.ArrowException, OSError) as error:
+            raise self._make_error(error) from None
+
+    @property
+    def is_local(self) -> bool:
+        return self._found[0].type_name == "local"
+
+    @property
+    def root(self) -> Path:
+        """The folder on this disk, if it is local."""
+        return Path(self._found[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"place": self.place}
+
+    def list_files(self) -> list[StoredFile]:
+        """List the tables in the folder and the folders in it, by name, without those that begin with _ or a dot."""
+        return [
+            file
+            for file in self._list("")
+            if not any(part.startswith(("_", ".")) for part in file.path.split("/"))
+            and any(f".{suffix}" in SUFFIXES for suffix in file.path.lower().rsplit("/", 1)[-1].split(".")[1:])
+        ]
+
+    def read_records(self, folder: str) -> list[dict[str, Any]]:
+        """Return what the JSON files of a folder inside this one hold."""
+        return [json.loads(self._read(file.path)) for file in self._list(folder) if file.path.endswith(".json")]
+
+    def read_record(self, path: str) -> dict[str, Any] | None:
+        """Return what a JSON file holds; None if there is no such file."""
+        try:
+            return json.loads(self._read(path))
+        except FileNotFoundError:
+            return None
+
+    def write_record(self, path: str, record: dict[str, Any]) -> None:
+        """Write a JSON file, whole or not at all."""
+        with self.replace(path) as part:
+            part.write_text(json.dumps(record, indent=1, sort_keys=True))
+
+    @contextmanager
+    def open_copy(self, path: str) -> Generator[Path]:
+        """Yield a file on this disk with the content of a file: itself, or a copy of an object."""
+        from pyarrow import fs
+
+        if self.is_local:
+            yield self.root / path
+            return
+        filesystem, root = self._found
+        with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
+            copy = Path(folder) / Path(path).name
+            with self._explain_errors():
+                fs.copy_files(f"{root}/{path}", str(copy), filesystem, fs.LocalFileSystem())
+            yield copy
+
+    @contextmanager
+    def replace(self, path: str) -> Generator[Path]:
+        """Yield a path on this disk to write to; the file of the folder appears whole, if the block ends well."""
+        from pyarrow import fs
+
+        if self.is_local:
+            with write_atomically(self.root / path, folders=True) as part:
+                yield part
+            return
+        filesystem, root = self._found
+        with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
+            part = Path(folder) / Path(path).name
+            yield part
+            with self._explain_errors():  # an object appears when all of it has come
+                fs.copy_files(str(part), f"{root}/{path}", fs.LocalFileSystem(), filesystem)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        filesystem, root = self._found
+        with self._explain_errors():
+            if filesystem.get_file_info(f"{root}/{path}").is_file:
+                filesystem.delete_file(f"{root}/{path}")
+
+    def remove_leftovers(self) -> None:
+        """Remove files that a process which was killed was writing."""
+        if self.is_local:
+            for part in self.root.rglob(".*.part"):
+                part.unlink(missing_ok=True)
+
+    def _list(self, folder: str) -> list[StoredFile]:
+        from pyarrow import fs
+
+        filesystem, root = self._found
+        selector = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=bool(folder))
+        with self._explain_errors():
+            found = filesystem.get_file_info(selector)
+        files = [
+            StoredFile(info.path.removeprefix(root).lstrip("/"), info.size, info.mtime_ns or 0)
+            for info in found
+            if info.is_file
+        ]
+        return sorted(files, key=lambda file: file.path)
+
+    def _read(self, path: str) -> bytes:
+        filesystem, root = self._found
+        with filesystem.open_input_stream(f"{root}/{path}") as stream:
+            return stream.read()
+
+    @contextmanager
+    def _explain_errors(self) -> Generator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            raise self._make_error(error) from None
+
+    def _make_error(self, error: Exception) -> InvalidInputError:
+        return InvalidInputError(
+            f"Expected a folder that can be used: {self.place}. Got: {' '.join(str(error).split())[:300]}. Check the "
+            "address and the rights to it."
+        )

@@ -1,0 +1,127 @@
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from onsphere import HCMRegressor
+from onsphere.drift import DriftMonitor
+from onsphere.errors import InvalidInputError, MissingExtraError
+from onsphere.export import export_onnx
+from onsphere.scale import Assessor
+from onsphere.table import fit_table
+from tests.scale.conftest import make_rows
+
+
+@pytest.fixture(scope="module", params=["model_path", "graph_path"])
+def assessor(request):
+    return Assessor(request.getfixturevalue(request.param))
+
+
+def test_it_answers_what_the_model_answers_in_the_order_of_the_rows(assessor, table_fit):
+    rows = make_rows(200, seed=5)
+    features = rows.drop_columns(["id"]).to_pandas()
+    answers, expected = assessor(rows), table_fit.model.assess(features, coverage=0.9)
+    assert answers["id"].to_pylist() == rows["id"].to_pylist()
+    for name in ("value", "uncertainty", "noise", "novelty", "lower", "upper", "confidence"):
+        np.testing.assert_allclose(answers[name], getattr(expected, name), rtol=1e-6, atol=1e-7)
+    assert answers["accepted"].to_pylist() == expected.accepted.tolist()
+    assert answers["reason"].to_pylist() == expected.reason.tolist()
+
+
+def test_blocks_of_rows_change_nothing(assessor, monkeypatch):
+    rows = make_rows(50, seed=6)
+    whole = assessor(rows)
+    monkeypatch.setattr("onsphere.scale.assessor._ROWS_AT_ONCE", 7)
+    blocks = assessor(rows)
+    assert blocks.schema == whole.schema
+    np.testing.assert_allclose(blocks["upper"], whole["upper"], rtol=1e-6)
+
+
+def test_the_schema_is_the_same_for_every_table_and_for_both_kinds_of_file(model_path, graph_path):
+    found = {Assessor(path)(rows).schema for path in (model_path, graph_path) for rows in (make_rows(0), make_rows(3))}
+    assert len(found) == 1
+
+
+def test_columns_that_are_kept_come_first_with_their_types(model_path):
+    rows = make_rows(3).append_column("lot", pa.array([1, 2, 3], pa.int8()))
+    answers = Assessor(model_path, keep=["lot", "city"])(rows)
+    assert answers.schema.names[:3] == ["lot", "city", "value"]
+    assert answers.schema.field("lot").type == pa.int8()
+    assert answers.select(["lot", "city"]).equals(rows.select(["lot", "city"]))
+
+
+def test_a_table_without_the_keys_is_answered_without_them(assessor):
+    assert assessor(make_rows(3).drop_columns(["id"])).column_names[0] == "value"
+
+
+def test_the_coverage_is_that_of_the_fit_or_the_one_asked_for(model_path, graph_path):
+    rows = make_rows(50, seed=7)
+    narrow, usual = Assessor(model_path, coverage=0.5)(rows), Assessor(model_path)(rows)
+    assert np.all(np.asarray(narrow["upper"]) < np.asarray(usual["upper"]))
+    with pytest.raises(InvalidInputError, match=r"Expected a coverage of 0\.9, .* Got 0\.5"):
+        Assessor(graph_path, coverage=0.5)
+    with pytest.raises(InvalidInputError, match="coverage"):
+        Assessor(model_path, coverage=1.5)
+
+
+def test_quantiles_of_a_graph_have_no_place_among_the_answers(table_fit, graph_path, tmp_path):
+    export_onnx(table_fit.model, tmp_path / "more.onnx", summary=table_fit.summary(), quantiles=[0.1, 0.9])
+    assert Assessor(tmp_path / "more.onnx").answer_schema == Assessor(graph_path).answer_schema
+
+
+def test_the_monitor_sees_what_one_of_the_model_sees(assessor, table_fit):
+    rows, monitor = make_rows(300, seed=8, scale=2.0), assessor.make_monitor()
+    assessor(rows, monitor=monitor)
+    expected = DriftMonitor(table_fit.model)
+    expected.update(table_fit.model.assess(rows.drop_columns(["id"]).to_pandas()))
+    assert monitor.n_seen == 300
+    assert monitor.log_capital == pytest.approx(expected.log_capital, rel=1e-4)
+
+
+@pytest.mark.parametrize("package", ["pyarrow", "onnxruntime"])
+def test_a_package_that_is_missing_is_named(graph_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=package):
+        Assessor(graph_path)
+
+
+def test_after_a_cross_validation_there_is_no_monitor(tmp_path):
+    frame = make_rows(100).drop_columns(["id"]).to_pandas()
+    found = fit_table(frame.assign(price=frame["size"]), ["price"], backbone="kernel")
+    found.model.save(tmp_path / "small.onsphere", summary=found.summary())
+    assert Assessor(tmp_path / "small.onsphere").make_monitor() is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (make_rows(3).drop_columns(["age"]), r"Expected the column\(s\) age in the table"),
+        (make_rows(3).set_column(1, "size", [["1", "two", "3"]]), r"size.*two"),
+    ],
+)
+def test_tables_that_do_not_fit_are_rejected(assessor, rows, message):
+    with pytest.raises(InvalidInputError, match=message):
+        assessor(rows)
+
+
+def test_errors_count_rows_from_the_first_one(assessor):
+    rows = make_rows(3).set_column(1, "size", [["1", "two", "3"]])
+    with pytest.raises(InvalidInputError, match=r"part-7.*101"):
+        assessor(rows, source="part-7", first_row=100)
+
+
+def test_columns_that_are_kept_must_be_there_and_have_other_names(model_path):
+    with pytest.raises(InvalidInputError, match=r"Expected columns to keep that have other names.*Got value"):
+        Assessor(model_path, keep=["value"])
+    with pytest.raises(InvalidInputError, match=r"Expected the column\(s\) lot"):
+        Assessor(model_path, keep=["lot"])(make_rows(2))
+
+
+def test_a_graph_of_a_model_without_a_table_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    model = HCMRegressor(frames="target").fit(X[:20], X[:20, 0]).calibrate(X[20:], X[20:, 0])
+    export_onnx(model, tmp_path / "plain.onnx", X=X)
+    with pytest.raises(InvalidInputError, match="Expected a graph of a model that was fitted on a table"):
+        Assessor(tmp_path / "plain.onnx")

@@ -1,0 +1,266 @@
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, feather, parquet
+
+from onsphere.errors import InvalidInputError
+from onsphere.scale import Assessor, assess_dataset
+from onsphere.scale.dataset import DatasetSummary, _assess_on_node, _make_job
+from onsphere.scale.folders import Folder
+from tests.scale.conftest import make_rows, read_bytes, to_frame
+
+
+def test_every_row_is_answered_in_the_folder_of_its_file(model_path, source, tmp_path):
+    seen = []
+    summary = assess_dataset(
+        model_path,
+        source,
+        tmp_path / "out",
+        n_workers=2,
+        on_progress=lambda *done: seen.append(done),
+    )
+    assert (summary.files, summary.rows, summary.failures) == (4, 150, {})
+    assert summary.accepted + sum(summary.rejected.values()) == 150
+    assert seen[-1] == (150, 1.0)
+    assert seen == sorted(seen)
+    found = sorted(path.relative_to(tmp_path / "out").parts[0] for path in (tmp_path / "out").rglob("*.parquet"))
+    assert found == ["year=2023", "year=2023", "year=2024", "year=2024"]
+    # An independent way: one table, one call.
+    rows = pa.concat_tables(make_rows(50, seed=ord(name)) for name in "abd")
+    expected = Assessor(model_path)(rows).to_pandas()
+    answers = to_frame(tmp_path / "out")
+    assert answers["id"].tolist() == expected["id"].tolist()
+    np.testing.assert_allclose(answers["upper"], expected["upper"], rtol=1e-9)
+    record = json.loads((tmp_path / "out/_onsphere/summary.json").read_text())
+    assert DatasetSummary(**record) == summary
+
+
+def test_all_files_have_one_schema_also_the_empty_one(model_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    schemas = {parquet.read_schema(path).remove_metadata() for path in (tmp_path / "out").rglob("*.parquet")}
+    assert len(schemas) == 1
+
+
+def test_a_killed_run_goes_on_and_ends_like_an_undisturbed_one(model_path, tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(6):
+        parquet.write_table(make_rows(40_000, seed=number), source / f"{number}.parquet")
+    code = (
+        "import sys\nfrom onsphere.scale import assess_dataset\n"
+        "if __name__ == '__main__':\n    assess_dataset(*sys.argv[1:], n_workers=1)\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    command = [sys.executable, tmp_path / "run.py", model_path, source, tmp_path / "killed"]
+    process = subprocess.Popen(command, start_new_session=True)
+    while not list((tmp_path / "killed/_onsphere").glob("files/*.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    records = [json.loads(path.read_text()) for path in (tmp_path / "killed/_onsphere").glob("files/*.json")]
+    done = {tmp_path / "killed" / record["output"]: record for record in records}
+    written = {path: path.stat().st_mtime_ns for path in done}
+    assert 0 < len(done) < 6
+    resumed = assess_dataset(model_path, source, tmp_path / "killed", n_workers=2)
+    assert {path: path.stat().st_mtime_ns for path in done} == written  # not again
+    assert resumed == assess_dataset(model_path, source, tmp_path / "calm", n_workers=1)
+    assert read_bytes(tmp_path / "killed") == read_bytes(tmp_path / "calm")
+
+
+def test_a_second_run_into_a_folder_waits_for_nothing_and_says_so(model_path, source, tmp_path):
+    def start_another(n_rows, share):
+        with pytest.raises(InvalidInputError, match="Expected a folder that no other run writes to"):
+            assess_dataset(model_path, source, tmp_path / "out")
+
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1, on_progress=start_another)
+
+
+def test_another_model_or_option_needs_another_folder(model_path, graph_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    before = read_bytes(tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="begun with another model"):
+        assess_dataset(graph_path, source, tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="begun with another coverage and keep"):
+        assess_dataset(model_path, source, tmp_path / "out", coverage=0.5, keep=["city"])
+    assert read_bytes(tmp_path / "out") == before
+
+
+def test_files_that_change_or_go_are_followed(model_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    parquet.write_table(make_rows(7, seed=1), source / "year=2023/a.parquet")
+    (source / "year=2024/d.parquet").unlink()
+    summary = assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    assert (summary.files, summary.rows) == (3, 57)
+    assert len(to_frame(tmp_path / "out")) == 57
+    assert len(list((tmp_path / "out/_onsphere/files").iterdir())) == 3
+
+
+@pytest.fixture
+def poisoned(source):
+    rows = make_rows(50, seed=9)
+    sizes = [str(size) for size in rows["size"].to_pylist()]
+    sizes[41] = "broken"
+    parquet.write_table(rows.set_column(1, "size", [sizes]), source / "year=2023/b.parquet")
+    (source / "year=2024/c.parquet").write_bytes(b"PAR1 and then nothing")
+    return source
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_row_and_the_others_are_kept(model_path, poisoned, tmp_path):
+    summary = assess_dataset(model_path, poisoned, tmp_path / "out", on_error="skip", n_workers=1)
+    assert (summary.files, summary.rows) == (2, 100)
+    assert list(summary.failures) == ["year=2023/b.parquet", "year=2024/c.parquet"]
+    assert "broken" in summary.failures["year=2023/b.parquet"]
+    assert "41" in summary.failures["year=2023/b.parquet"] or "42" in summary.failures["year=2023/b.parquet"]
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) == 2
+    parquet.write_table(make_rows(50, seed=9), poisoned / "year=2023/b.parquet")
+    assert assess_dataset(model_path, poisoned, tmp_path / "out", on_error="skip", n_workers=1).rows == 150
+
+
+def test_a_run_can_stop_at_such_a_file_and_go_on(model_path, poisoned, tmp_path):
+    with pytest.raises(InvalidInputError, match=r"year=2023/b\.parquet.*broken.*1 of 4 files are done and kept"):
+        assess_dataset(model_path, poisoned, tmp_path / "out", n_workers=1)
+
+
+def test_types_that_change_between_files_are_named_with_file_and_column(model_path, source, tmp_path):
+    rows = make_rows(5)
+    lots = [pa.array(np.arange(50)), pa.array([f"lot {row}" for row in range(50)])]
+    for path, lot in zip(("year=2023/a.parquet", "year=2023/b.parquet"), lots, strict=True):
+        parquet.write_table(make_rows(50).append_column("lot", lot), source / path)
+    for path in ("year=2024/c.parquet", "year=2024/d.parquet"):
+        parquet.write_table(rows.append_column("lot", pa.array(np.arange(5, dtype=np.int32))), source / path)
+    summary = assess_dataset(model_path, source, tmp_path / "out", keep=["lot"], on_error="skip", n_workers=1)
+    assert list(summary.failures) == ["year=2023/b.parquet"]
+    assert "Expected the column lot to hold int64, as in the first file. Got string" in " ".join(
+        summary.failures.values()
+    )
+    assert to_frame(tmp_path / "out")["lot"].dtype == np.int64
+
+
+def test_csv_arrow_and_compressed_files_are_read(model_path, tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    rows = make_rows(20)
+    csv.write_csv(rows, source / "a.csv")
+    with pa.CompressedOutputStream(str(source / "b.csv.gz"), "gzip") as stream:
+        csv.write_csv(rows, stream)
+    feather.write_feather(rows, source / "c.arrow", compression="uncompressed")
+    for name in ("_skipped.csv", ".hidden.csv", "notes.md"):
+        (source / name).write_text("not a table")
+    summary = assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    assert (summary.files, summary.rows) == (3, 60)
+    answers = to_frame(tmp_path / "out")
+    assert answers["id"].tolist() == rows["id"].to_pylist() * 3
+
+
+def test_folders_count_as_columns(table_fit, model_path, tmp_path):
+    source = tmp_path / "in"
+    for city in ("Rome", "Oslo", "__HIVE_DEFAULT_PARTITION__"):
+        (source / f"city={city}").mkdir(parents=True)
+        parquet.write_table(make_rows(10).drop_columns(["city"]), source / f"city={city}" / "a.parquet")
+    assess_dataset(model_path, source, tmp_path / "out", keep=["id", "city"], n_workers=1)
+    answers = to_frame(tmp_path / "out")
+    for city in ("Rome", "Oslo"):
+        rows = make_rows(10).to_pandas().assign(city=city)
+        expected = table_fit.model.predict(rows.drop(columns="id"))
+        np.testing.assert_allclose(answers.loc[answers["city"] == city, "value"], expected)
+    assert answers["city"].isna().sum() == 10
+
+
+def test_drift_is_found_over_files_and_false_alarms_are_rare(model_path, tmp_path):
+    alike, moved = tmp_path / "alike", tmp_path / "moved"
+    for folder, scale in ((alike, 1.0), (moved, 3.0)):
+        folder.mkdir()
+        for number in range(3):
+            parquet.write_table(make_rows(400, seed=20 + number, scale=scale), folder / f"{number}.parquet")
+    found = [
+        assess_dataset(model_path, folder, tmp_path / f"{folder.name}-out", n_workers=1) for folder in (alike, moved)
+    ]
+    assert found[0].log_e_value < np.log(100) < found[1].log_e_value
+
+
+def test_the_mean_of_e_values_does_not_depend_on_their_order():
+    from onsphere.scale.dataset import _Totals
+
+    def summarize(values):
+        totals = _Totals(0)
+        for value in values:
+            totals.add({"rows": 1, "accepted": 1, "size": 0, "rejected": {}, "log_e_value": value})
+        return totals.summarize({}).log_e_value
+
+    assert summarize([1.0, 2.0, 700.0]) == summarize([700.0, 1.0, 2.0]) == pytest.approx(700 - np.log(3))
+    assert summarize([None, None]) is None
+    assert _Totals(0).share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "spark"}, "engine"),
+        ({"on_error": "cry"}, "on_error"),
+        ({"n_workers": 0}, "n_workers"),
+        ({"address": "ray://nowhere"}, "Expected no address with the engine local"),
+    ],
+)
+def test_options_are_checked(model_path, source, tmp_path, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        assess_dataset(model_path, source, tmp_path / "out", **options)
+
+
+def test_folders_are_checked(model_path, source, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInputError, match="without any"):
+        assess_dataset(model_path, tmp_path / "empty", tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="Expected a folder that can be used"):
+        assess_dataset(model_path, tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="Expected a folder to write to"):
+        assess_dataset(model_path, source, model_path / "out")
+    with pytest.raises(InvalidInputError, match="Expected a folder that can be used: ftp"):
+        assess_dataset(model_path, "ftp://somewhere/in", tmp_path / "out")
+
+
+def test_a_full_disk_ends_a_run_that_can_go_on(model_path, source, tmp_path):
+    """A limit on the size of files, of a process of its own, does what a full disk does."""
+    code = (
+        "import resource, sys\nfrom onsphere.scale import assess_dataset\n"
+        "from onsphere.errors import InvalidInputError\n"
+        "import signal\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))\n"
+        "    try:\n        assess_dataset(*sys.argv[1:], n_workers=1)\n"
+        "    except InvalidInputError as error:\n        print(error)\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    command = [sys.executable, tmp_path / "run.py", model_path, source, tmp_path / "out"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "free space on the disk" in said
+    assert "run this again to go on" in said
+    assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 150
+
+
+def test_a_node_writes_the_model_to_its_disk_once(model_path, source, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shared = ("digest", ".onsphere", model_path.read_bytes())
+    [file] = [file for file in Folder(source).list_files() if file.path.endswith("a.parquet")]
+    job = _make_job(file, "digest", Folder(source), Folder(tmp_path / "out"), None, pa.schema([]))
+    assert str(job) == "year=2023/a.parquet"
+    for _ in range(2):
+        assert _assess_on_node(job, shared)["rows"] == 50
+    assert (tmp_path / "onsphere-digest.onsphere").read_bytes() == model_path.read_bytes()
+
+
+def test_a_model_without_a_threshold_accepts_and_rejects_nothing(table_fit, source, tmp_path):
+    model = copy.deepcopy(table_fit.model)
+    model.threshold_ = model.novelty_threshold_ = None
+    model.save(tmp_path / "open.onsphere", summary=table_fit.summary())
+    summary = assess_dataset(tmp_path / "open.onsphere", source, tmp_path / "out", n_workers=1)
+    assert (summary.rows, summary.accepted, summary.rejected) == (150, 0, {})

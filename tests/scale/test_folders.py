@@ -1,0 +1,50 @@
+"""A filesystem that is not this disk: files are copied from it and to it. Real object stores are not tested here."""
+
+import pytest
+from pyarrow import fs
+
+from onsphere.errors import InvalidInputError
+from onsphere.scale import assess_dataset
+from onsphere.scale.folders import Folder
+from tests.scale.conftest import read_bytes
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Let addresses such as far:///tmp/in lead to a filesystem that is not the local one."""
+
+    usual = vars(Folder)["_found"].func
+
+    def find(folder):
+        is_far = folder.place.startswith("far:///")
+        far = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
+        return (far, folder.place.removeprefix("far:///")) if is_far else usual(folder)
+
+    monkeypatch.setattr(Folder, "_found", property(find))
+
+
+def test_files_elsewhere_are_assessed_as_those_on_this_disk(elsewhere, model_path, source, tmp_path):
+    for name in ("far/year=2023", "far/year=2024", "far/_onsphere/files"):  # an object store needs no folders
+        (tmp_path / name).mkdir(parents=True)
+    far = assess_dataset(model_path, f"far://{source}", f"far://{tmp_path}/far", n_workers=1)
+    near = assess_dataset(model_path, source, tmp_path / "near", n_workers=1)
+    assert far == near
+    answers = {name: content for name, content in read_bytes(tmp_path / "near").items() if name.endswith("parquet")}
+    assert answers == {
+        name: content for name, content in read_bytes(tmp_path / "far").items() if name.endswith("parquet")
+    }
+    (source / "year=2023/a.parquet").unlink()
+    assert assess_dataset(model_path, f"far://{source}", f"far://{tmp_path}/far", n_workers=1).files == 3
+    assert len(list((tmp_path / "far").rglob("*.parquet"))) == 3
+
+
+def test_what_cannot_be_copied_is_said(elsewhere, tmp_path):
+    with (
+        pytest.raises(InvalidInputError, match="Expected a folder that can be used: far"),
+        Folder(f"far://{tmp_path}").open_copy("nothing.csv"),
+    ):
+        pass
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path):
+    Folder(tmp_path).remove("nothing.csv")

@@ -1,0 +1,80 @@
+"""A real cluster of several nodes on one machine."""
+
+import sys
+import threading
+
+import pytest
+from pyarrow import parquet
+
+from onsphere.errors import InvalidInputError, OnsphereError
+from onsphere.scale import Assessor, assess_dataset
+from tests.scale.conftest import make_rows, read_bytes
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", ":".join(sys.path))
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        found.add_node(num_cpus=1)
+        ray.init(address=found.address, log_to_driver=False)
+        yield found
+        ray.shutdown()
+        found.shutdown()
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(8):
+        parquet.write_table(make_rows(20_000, seed=number), folder / f"{number}.parquet")
+    return folder
+
+
+def test_a_lost_node_loses_and_doubles_no_row(cluster, model_path, files, tmp_path):
+    second = next(node for node in cluster.list_all_nodes() if node != cluster.head_node)
+    lost = []
+
+    def lose_a_node(n_rows, share):
+        if not lost:
+            lost.append(threading.Thread(target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False}))
+            lost[0].start()
+
+    summary = assess_dataset(model_path, files, tmp_path / "ray", engine="ray", on_progress=lose_a_node)
+    lost[0].join()
+    assert len(cluster.list_all_nodes()) == 1
+    assert summary == assess_dataset(model_path, files, tmp_path / "local", n_workers=1)
+    assert read_bytes(tmp_path / "ray") == read_bytes(tmp_path / "local")
+
+
+def test_the_callable_serves_ray_data(cluster, model_path, files):
+    rows = ray.data.read_parquet(str(files))
+    options = {"fn_constructor_args": (str(model_path),), "batch_format": "pyarrow", "concurrency": 1}
+    answers = rows.map_batches(Assessor, **options).to_pandas().set_index("id").sort_index()
+    expected = Assessor(model_path)(make_rows(20_000, seed=3)).to_pandas().set_index("id").sort_index()
+    assert len(answers) == 160_000
+    assert answers.loc[expected.index, "upper"].to_numpy() == pytest.approx(expected["upper"].to_numpy())
+
+
+def test_a_model_that_a_node_cannot_read_is_an_error_of_each_file(cluster, model_path, files, tmp_path, monkeypatch):
+    newer = tmp_path / "newer.onsphere"
+    newer.write_bytes(model_path.read_bytes())
+    assessor = Assessor(model_path)
+    monkeypatch.setattr("onsphere.scale.dataset.Assessor", lambda *args, **options: assessor)  # of the driver alone
+    newer.write_bytes(b"a file of a later version")
+    with pytest.raises(OnsphereError, match=r"\d\.parquet: Expected a file written by save"):
+        assess_dataset(newer, files, tmp_path / "out", engine="ray")
+
+
+def test_an_address_that_nobody_answers_is_named(model_path, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "1")
+    with pytest.raises(InvalidInputError, match=r"Expected a Ray cluster at 127\.0\.0\.1:1"):
+        assess_dataset(model_path, files, tmp_path / "out", engine="ray", address="127.0.0.1:1")
