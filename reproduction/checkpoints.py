@@ -57,7 +57,7 @@ class Checkpoints:
 
         try:
             return torch.load(self.folder / f"{name}.pt", map_location="cpu", weights_only=True)
-        except (OSError, EOFError, RuntimeError, UnpicklingError):
+        except (OSError, EOFError, IndexError, RuntimeError, UnpicklingError):
             return None
 
     def compute_once(self, name: str, compute: Callable[[], Any]) -> Any:

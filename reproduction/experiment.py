@@ -176,7 +176,7 @@ def reproduce(
             on_progress(seed + 1, total, f"seed {seed} was run before")
         runs.append(run)
     result = Result(name, preset, runs, experiment.tabulate(runs), experiment.check_claims(runs), folder)
-    _write_result(result, experiment, settings)
+    _write_result(result, experiment, settings, encoder)
     on_progress(total, total, "written")
     return result
 
@@ -265,7 +265,7 @@ def _make_folder(folder: Path) -> Path:
     return folder
 
 
-def _write_result(result: Result, experiment: Any, settings: Mapping[str, Any]) -> None:
+def _write_result(result: Result, experiment: Any, settings: Mapping[str, Any], encoder: str | Path | None) -> None:
     figures = [
         write_file(result.folder / f"{result.name}-{name}.png", _render_png(figure))
         for name, figure in experiment.draw(result.runs).items()
@@ -273,7 +273,7 @@ def _write_result(result: Result, experiment: Any, settings: Mapping[str, Any]) 
     facts = {
         "name": result.name,
         "title": experiment.TITLE,
-        "command": _format_command(result.name, result.preset, len(result.runs)),
+        "command": _format_command(result, encoder),
         "preset": result.preset,
         "settings": dict(settings),
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
@@ -289,8 +289,9 @@ def _write_result(result: Result, experiment: Any, settings: Mapping[str, Any]) 
     result.files.extend([*pages, *figures])
 
 
-def _format_command(name: str, preset: str, n_seeds: int) -> str:
-    return f"python -m reproduction {name} --preset {preset} --seeds {n_seeds}"
+def _format_command(result: Result, encoder: str | Path | None) -> str:
+    command = f"python -m reproduction {result.name} --preset {result.preset} --seeds {len(result.runs)}"
+    return command if encoder is None else f"{command} --encoder {encoder}"
 
 
 def _render_png(figure: Any) -> bytes:
@@ -318,7 +319,7 @@ def format_page(facts: Mapping[str, Any], about: str) -> str:
         parts += ["## Where we differ from the paper", _format_table(facts["deviations"])]
     parts += ["## The paper's figures and ours", _format_table(facts["rows"])]
     parts.append(
-        f"`{_format_command(facts['name'], facts['preset'], n_seeds)}`; {n_seeds} seed(s), preset {facts['preset']}; "
+        f"`{facts['command']}`; {n_seeds} seed(s), preset {facts['preset']}; "
         f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
         + ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
         + ". Ours agrees if it is within 10 % of the paper's figure, for AUROC and FPR within 3 points; "

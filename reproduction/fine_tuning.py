@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from onsphere import InvalidInputError
@@ -46,11 +47,16 @@ class Encoder(nn.Module):
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
             self.model: Any = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
             first_line = (str(error).splitlines() or [""])[0]
             raise _encoder_error(folder, f"{type(error).__name__}: {first_line}") from None
         if self.tokenizer.cls_token_id is None:
             raise _encoder_error(folder, f"a {type(self.model).__name__}, whose texts do not start with a CLS token")
+        if set(self.tokenizer.get_vocab()) <= set(self.tokenizer.all_special_tokens):
+            raise _encoder_error(folder, "a tokenizer that knows no word, as one without its vocabulary")
+        most = getattr(self.model.config, "max_position_embeddings", n_tokens)
+        if n_tokens > most:
+            raise _encoder_error(folder, f"an encoder for at most {most} tokens, where {n_tokens} are asked for")
         self.n_tokens = n_tokens
         self.precision = precision
 

@@ -285,9 +285,11 @@ def _draw_bands(run: dict[str, Any]) -> Any:
             ax.plot(x, value, color=color, linewidth=1.5)
             ax.set(ylim=(y.min() - room, y.max() + room), xlim=(x[0], x[-1]))
             _shade(ax, kind, x)
-        row[0].set(ylabel=kind)
+        row[0].set(ylabel=f"{kind}: y")
     for ax, method in zip(axes[0], METHODS, strict=True):
         ax.set(title=method)
+    for ax in axes[-1]:
+        ax.set(xlabel="x")
     figure.suptitle("Prediction ± 1, 2, 3 σ̂; grey: beyond the training domain; dots: training points")
     return figure
 

@@ -33,7 +33,7 @@ def test_figures_are_computed_once_and_an_interrupted_computation_again(tmp_path
     assert calls == [1]
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"not a checkpoint", b'{"AUROC": 0.'])
+@pytest.mark.parametrize("content", [b"", b"PK", b"abc", b"not a checkpoint", b'{"AUROC": 0.'])
 def test_what_cannot_be_read_is_computed_again(tmp_path, content):
     checkpoints = Checkpoints(tmp_path)
     for name in ("HCM.pt", "HCM.json"):

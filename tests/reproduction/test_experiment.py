@@ -85,6 +85,7 @@ def test_a_given_encoder_is_a_setting(fake, tmp_path):
     fake.PRESETS["quick"]["encoder"] = "words"
     reproduce("text", n_seeds=1, encoder=tmp_path, out=tmp_path)
     assert fake.seen[0][0]["encoder"] == str(tmp_path)
+    assert f"--seeds 1 --encoder {tmp_path}`" in (tmp_path / "text.md").read_text()
 
 
 def test_what_is_written_has_the_rights_of_any_file(fake, tmp_path):

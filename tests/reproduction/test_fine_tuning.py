@@ -131,6 +131,22 @@ def test_a_folder_without_weights_or_without_a_cls_token_is_named(tmp_path, enco
         Encoder(tmp_path, 8)
 
 
+def test_weights_that_cannot_be_read_and_a_tokenizer_without_words_are_named(tmp_path, encoder):
+    for path in encoder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(InvalidInputError, match=r"at most \d+ tokens, where 100000 are asked for"):
+        Encoder(tmp_path, 100_000)
+    (tmp_path / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(InvalidInputError, match="Got SafetensorError"):
+        Encoder(tmp_path, 8)
+    (tmp_path / "model.safetensors").write_bytes((encoder / "model.safetensors").read_bytes())
+    for path in tmp_path.iterdir():
+        if path.name not in ("config.json", "model.safetensors"):
+            path.unlink()
+    with pytest.raises(InvalidInputError, match="a tokenizer that knows no word"):
+        Encoder(tmp_path, 8)
+
+
 def test_the_package_gives_the_folder_of_its_model_and_bert_is_in_the_data(encoder, tmp_path, monkeypatch):
     class Package:
         @staticmethod

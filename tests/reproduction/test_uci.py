@@ -203,7 +203,7 @@ def test_the_network_of_the_paper(n_rows, batch_size):
 def test_the_paper_preset_is_the_papers():
     network = tabular.make_network(uci.PRESETS["paper"], 7654, device="cpu")
     assert (network.learning_rate, network.max_epochs, network.weight_decay) == (1e-4, 200, 1e-4)
-    assert (network.schedule, network.batch_size, network.standardize) == (None, 32, "inputs")
+    assert (network.schedule, network.batch_size, network.standardize) == (None, 8, "inputs")
 
 
 def test_the_paper_preset_has_one_split_for_all_seeds():

@@ -167,3 +167,8 @@ def test_collate_adds_mixed_samples_to_the_batches_of_a_loader_or_replaces_them(
 def test_bad_input_is_rejected_with_advice(attempt, message):
     with pytest.raises(InvalidInputError, match=message):
         attempt()
+
+
+def test_each_method_of_the_collate_function_has_its_own_shares():
+    assert [MixingCollate(3, method=method).alpha for method in ("dirichlet", "mixup")] == [0.5, 1.0]
+    assert MixingCollate(3, method="mixup", alpha=0.2).alpha == 0.2

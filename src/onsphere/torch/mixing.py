@@ -143,8 +143,10 @@ class MixingCollate:
     n_classes : int
         Integer labels become one-hot vectors of this length; labels (n, n_classes) stay as they are.
     method : {"dirichlet", "mixup"}, default "dirichlet"
-    k, alpha : as in `dirichlet_mix`
-        "mixup" mixes two and ignores k.
+    k : int, default 20
+        As in `dirichlet_mix`; "mixup" mixes two and ignores it.
+    alpha : float > 0, optional
+        By default that of the method: 0.5 as in `dirichlet_mix`, or 1 as in `mixup`.
     keep_clean : bool, default True
         Whether the batch holds its own samples first, and then as many mixed ones, so that it is twice as long; or
         mixed ones only.
@@ -168,7 +170,7 @@ class MixingCollate:
         *,
         method: str = "dirichlet",
         k: int = 20,
-        alpha: float = 0.5,
+        alpha: float | None = None,
         keep_clean: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -176,6 +178,7 @@ class MixingCollate:
         check_option(self, "method", method, ["dirichlet", "mixup"])
         check_number(self, "k", k, above=2, closed="left", whole=True)
         check_flag(self, "keep_clean", keep_clean)
+        alpha = (1.0 if method == "mixup" else 0.5) if alpha is None else alpha
         _check_shares_and_generator(self, alpha, generator)
         self.n_classes = n_classes
         self.method = method

@@ -224,8 +224,8 @@ def check_finite(data: Rows) -> None:
     for what, part in zip(("features", "targets"), data.parts, strict=False):
         if not bool(torch.isfinite(part).all()):
             raise InvalidInputError(
-                f"Expected {what} that single precision holds, up to about 1e38 (standardised, unless "
-                "standardize=False). Got larger ones. Divide them by a constant, or drop the outliers."
+                f"Expected {what} that single precision holds, up to about 1e38 after the scaling "
+                "that standardize= asks for. Got larger ones. Divide them by a constant, or drop the outliers."
             )
 
 
@@ -310,9 +310,9 @@ class _LossCheck(_skorch.callbacks.Callback):
         if not math.isfinite(value):
             raise InvalidInputError(
                 f"The loss is not finite in epoch {len(net.history)} at step {len(net.history[-1]['batches'])}: it is "
-                f"{value:g}. Features and targets are finite, so the weights have grown too large: lower learning_rate "
-                f"(now {net.lr:g}), clip the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)]), or "
-                "keep standardize=True."
+                f"{value:g}. Features and targets are finite, so the targets are too large to be squared (use "
+                f"standardize=True) or the weights have grown too large: lower learning_rate (now {net.lr:g}), or clip "
+                "the gradients (callbacks=[skorch.callbacks.GradientNormClipping(1.0)])."
             )
 
 
