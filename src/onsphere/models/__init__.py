@@ -3,7 +3,8 @@
 from onsphere.models.base import CalibratedModel
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction, HCMClassifier
 from onsphere.models.frozen import FrozenHead
-from onsphere.models.regressor import HCMRegressor, RegressionMixin, RegressionPrediction
+from onsphere.models.regression_base import RegressionMixin, RegressionPrediction
+from onsphere.models.regressor import HCMRegressor
 
 __all__ = [
     "CalibratedModel",
