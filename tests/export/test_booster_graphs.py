@@ -61,6 +61,7 @@ CATEGORIES = pd.DataFrame(X, columns=list("abc")).assign(c=pd.Categorical(rng.ch
     [
         (LGBMRegressor(**LIGHT, objective="poisson"), X, "objective=poisson"),
         (LGBMRegressor(**LIGHT, boosting_type="rf", subsample=0.5, subsample_freq=1), X, "boosting='rf'"),
+        (LGBMRegressor(**LIGHT, linear_tree=True), X, "linear_tree"),
         (LGBMRegressor(**LIGHT, zero_as_missing=True), X, "zeros taken for missing values"),
         (XGBRegressor(**FEW, objective="count:poisson"), X, "objective=count:poisson"),
         (XGBRegressor(**FEW, enable_categorical=True, max_cat_to_onehot=1), CATEGORIES, "categorical features"),

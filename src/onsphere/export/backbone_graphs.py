@@ -15,15 +15,21 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestRegressor,
+)
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.tree import DecisionTreeRegressor
+from sklearn.tree import BaseDecisionTree, DecisionTreeRegressor
 
 from onsphere.errors import InvalidTypeError, MissingExtraError
 from onsphere.export.booster_graphs import get_booster_library, sum_booster
+from onsphere.export.class_graphs import add_first_class, convert_classifier
 from onsphere.export.graph_arrays import ROWS, GraphArray, concat
 from onsphere.export.graph_builder import OPSET, import_extra, open_session
 from onsphere.export.tree_graphs import average_forest, sum_boosted_trees
@@ -54,7 +60,7 @@ def _rounds_sums(part: Any) -> bool:
 
 def has_trees(backbone: Any) -> bool:
     """Return whether a step is or holds a tree."""
-    trees = DecisionTreeRegressor | HistGradientBoostingRegressor
+    trees = BaseDecisionTree | HistGradientBoostingClassifier | HistGradientBoostingRegressor
     return any(isinstance(part, trees) or get_booster_library(part) is not None for part in _walk_parts(backbone))
 
 
@@ -120,23 +126,32 @@ def _convert_boosting(learners: list[Any], x: GraphArray) -> GraphArray:
         if type(learner._loss.link).__name__ != "IdentityLink":
             why = f"with loss={learner.loss!r}, whose predictions are not sums"
             raise _backbone_error(learner, why, "Use squared_error.")
-        if learner._preprocessor is not None:
-            raise _backbone_error(learner, "with categorical features", "Encode them as zeros and ones first.")
+        _check_without_categories(learner)
     columns = [[tree for step in learner._predictors for tree in step] for learner in learners]
     return sum_boosted_trees(x, columns, np.array([float(learner._baseline_prediction[0, 0]) for learner in learners]))
 
 
+def _check_without_categories(learner: Any) -> None:
+    """Raise an error for histogram gradient boosting whose nodes ask for categories."""
+    if learner._preprocessor is not None:
+        raise _backbone_error(learner, "with categorical features", "Encode them as zeros and ones first.")
+
+
 def _convert_fitted(step: FittedModel, x: GraphArray) -> GraphArray:
-    if step.has_classes:
-        raise _backbone_error(
-            step.model, "a fitted classifier", "Serve the .onsphere file, or let HCMClassifier fit a backbone."
-        )
     model = step.model
     if isinstance(model, OnnxModel):
-        return _include_graph(model, x)
+        table = _include_graph(model, x)
+        return add_first_class(table) if step.has_classes else table
     if not hasattr(model, "predict"):
         raise _backbone_error(model, "a function", "Put it in an ONNX file, and pass the name of the file.")
-    return convert_steps(list_steps(model), x)
+    if not step.has_classes:
+        return convert_steps(list_steps(model), x)
+    *steps, last = list_steps(model)
+    x = convert_steps(steps, x)
+    if isinstance(last, HistGradientBoostingClassifier):
+        _check_without_categories(last)
+    table = convert_classifier(last, x)
+    return add_first_class(_convert_by_skl2onnx(last, x, has_classes=True) if table is None else table)
 
 
 def _include_graph(model: OnnxModel, x: GraphArray) -> GraphArray:
@@ -147,10 +162,14 @@ def _include_graph(model: OnnxModel, x: GraphArray) -> GraphArray:
         raise _backbone_error(
             model, why, "Pass the fitted model itself in a FrozenEstimator; its trees are written anew."
         )
+    if any(node.op_type == "ZipMap" for node in graph.graph.node):
+        why = "a graph that names each probability by its class"
+        raise _backbone_error(model, why, "Write it with one table of probabilities (zipmap=False in skl2onnx).")
     kind = np.float64 if model._open().get_inputs()[0].type == "tensor(double)" else np.float32
     rows = x.cast(kind)
     found = model.predict(np.zeros((1, x.shape[-1])))
-    included = GraphArray(x.graph, x.graph.include_model(graph, rows.name), (ROWS, *found.shape[1:]), found.dtype)
+    name = x.graph.include_model(graph, rows.name, place=model.place)
+    included = GraphArray(x.graph, name, (ROWS, *found.shape[1:]), found.dtype)
     table = included if found.ndim == 2 else included.apply("Reshape", np.array([-1, 1]), shape=(ROWS, 1))
     return table.cast(np.float64)
 
@@ -241,16 +260,20 @@ def _silence() -> Generator[None]:
         logging.disable(before)
 
 
-def _convert_by_skl2onnx(step: Any, x: GraphArray) -> GraphArray:
+def _convert_by_skl2onnx(step: Any, x: GraphArray, *, has_classes: bool = False) -> GraphArray:
     skl2onnx = import_extra("skl2onnx", "ONNX export")
     from skl2onnx.common.data_types import DoubleTensorType
 
+    place = int(has_classes)  # probabilities come after the label
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             types: Any = [("rows", DoubleTensorType([None, x.shape[-1]]))]
-            model: Any = skl2onnx.to_onnx(step, initial_types=types, target_opset={"": OPSET, "ai.onnx.ml": 3})
-        result = open_session(model.SerializeToString()).run(None, {"rows": np.zeros((1, x.shape[-1]))})[0]
+            options: Any = {"target_opset": {"": OPSET, "ai.onnx.ml": 3}}
+            if has_classes:
+                options["options"] = {id(step): {"zipmap": False}}
+            model: Any = skl2onnx.to_onnx(step, initial_types=types, **options)
+        result = open_session(model.SerializeToString()).run(None, {"rows": np.zeros((1, x.shape[-1]))})[place]
     except MissingExtraError:
         raise
     except Exception as error:  # skl2onnx and onnxruntime raise many kinds
@@ -258,4 +281,4 @@ def _convert_by_skl2onnx(step: Any, x: GraphArray) -> GraphArray:
         raise _backbone_error(step, why, _CONVERTIBLE) from None
     if result.dtype != np.float64:
         raise _backbone_error(step, f"which skl2onnx writes for {result.dtype}", _CONVERTIBLE)
-    return GraphArray(x.graph, x.graph.include_model(model, x.name), (ROWS, result.shape[1]))
+    return GraphArray(x.graph, x.graph.include_model(model, x.name, place=place), (ROWS, result.shape[1]))

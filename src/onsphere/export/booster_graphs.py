@@ -27,11 +27,15 @@ def get_booster_library(model: Any) -> str | None:
     return library if library in ("lightgbm", "xgboost", "catboost") else None
 
 
-def sum_booster(x: GraphArray, model: Any) -> GraphArray:
-    """Return what a fitted regressor or booster of one of the three libraries predicts, (n, D)."""
+def sum_booster(x: GraphArray, model: Any, *, has_classes: bool = False) -> GraphArray:
+    """Return the sums of the trees of a booster of one of the three libraries, or of an estimator over one.
+
+    These are what a regressor predicts, (n, D). Of a classifier they are the logits of the classes, (n, C), or that of
+    the second of two, (n, 1).
+    """
     library = get_booster_library(model)
     read = {"lightgbm": _read_lightgbm, "xgboost": _read_xgboost, "catboost": _read_catboost}[str(library)]
-    trees, weights, base, outputs = read(model)
+    trees, weights, base, outputs = read(model, has_classes)
     rows = x if library == "lightgbm" else x.cast(np.float32).cast(np.float64)
     return add_ensemble(rows, trees, weights, np.array(outputs, dtype=np.int64), len(base)) + base
 
@@ -44,6 +48,19 @@ def _booster_error(model: Any, why: str, advice: str) -> InvalidTypeError:
     return InvalidTypeError(f"Expected a booster that can be exported. Got {type(model).__name__}, {why}. {advice}")
 
 
+def _check_objective(
+    model: Any, name: str, objective: str, known: dict[bool, tuple[str, ...]], has_classes: bool
+) -> None:
+    """Check that sums of trees are what a regressor predicts, or the logits of a classifier."""
+    if objective not in known[has_classes]:
+        why = f"with {name}={objective}, which predicts another number than the sum of its trees"
+        advice = f"Use one that predicts the sum, for example {known[False][0]!r}."
+        if has_classes:
+            why = f"with {name}={objective}, whose sums of trees are no logits of classes"
+            advice = f"Use {' or '.join(repr(each) for each in known[True])}."
+        raise _booster_error(model, why, advice)
+
+
 def _make_tree(nodes: list[tuple[Any, ...]]) -> Tree:
     """Return a tree of nodes (is_leaf, left, right, feature, threshold, missing_goes_left)."""
     kinds = (np.bool_, np.int64, np.int64, np.int64, np.float64, np.bool_)
@@ -53,18 +70,27 @@ def _make_tree(nodes: list[tuple[Any, ...]]) -> Tree:
 
 # --- LightGBM ---
 
+_LIGHTGBM = {
+    False: ("regression", "regression_l1", "huber", "fair", "quantile", "mape"),
+    True: ("binary", "multiclass"),
+}
 
-def _read_lightgbm(model: Any) -> _Sums:
+
+def _read_lightgbm(model: Any, has_classes: bool) -> _Sums:
     booster = getattr(model, "booster_", model)
     dump = booster.dump_model()
-    objective = str(dump.get("objective", "none")).split(" ")
-    if objective[0] not in ("regression", "regression_l1", "huber", "fair", "quantile", "mape") or len(objective) > 1:
-        why = f"with objective={' '.join(objective)}, which predicts another number than the sum of its trees"
-        raise _booster_error(model, why, "Use one that predicts the sum, for example 'regression'.")
+    objective, *settings = str(dump.get("objective", "none")).split(" ")
+    is_known = has_classes or not settings  # "regression sqrt" predicts squares
+    _check_objective(
+        model, "objective", objective if is_known else " ".join([objective, *settings]), _LIGHTGBM, has_classes
+    )
     if dump["average_output"]:
         raise _booster_error(model, "with boosting='rf'", "Use boosting='gbdt'.")
+    scale = next((float(each.partition(":")[2]) for each in settings if each.startswith("sigmoid:")), 1.0)
+    n_outputs = dump["num_tree_per_iteration"]
     pairs = [_walk_lightgbm(model, tree["tree_structure"]) for tree in dump["tree_info"]]
-    return [tree for tree, _ in pairs], [weights for _, weights in pairs], np.zeros(1), [0] * len(pairs)
+    outputs = [place % n_outputs for place in range(len(pairs))]
+    return [tree for tree, _ in pairs], [scale * weights for _, weights in pairs], np.zeros(n_outputs), outputs
 
 
 def _walk_lightgbm(model: Any, root: dict[str, Any]) -> tuple[Tree, Floats]:
@@ -95,21 +121,29 @@ def _walk_lightgbm(model: Any, root: dict[str, Any]) -> tuple[Tree, Floats]:
 # --- XGBoost ---
 
 
-def _read_xgboost(model: Any) -> _Sums:
+_XGBOOST = {
+    False: ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror"),
+    True: ("binary:logistic", "multi:softprob"),
+}
+
+
+def _read_xgboost(model: Any, has_classes: bool) -> _Sums:
     booster = model.get_booster() if hasattr(model, "get_booster") else model
     learner = json.loads(booster.save_raw("json").decode())["learner"]
     objective, kind = learner["objective"]["name"], learner["gradient_booster"]["name"]
-    if kind != "gbtree" or objective not in ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror"):
-        why = f"with booster={kind} and objective={objective}, which predicts another number than the sum of its trees"
-        advice = "Use booster='gbtree' and an objective that predicts the sum, for example 'reg:squarederror'."
-        raise _booster_error(model, why, advice)
+    _check_objective(model, "objective", objective, _XGBOOST, has_classes=has_classes)
+    if kind != "gbtree":
+        raise _booster_error(model, f"with booster={kind}", "Use booster='gbtree'.")
     found, outputs = (learner["gradient_booster"]["model"][name] for name in ("trees", "tree_info"))
-    n_outputs = int(learner["learner_model_param"]["num_target"])
+    settings = learner["learner_model_param"]
+    n_outputs = max(int(settings["num_target"]), int(settings["num_class"]))
     if hasattr(model, "get_booster") and booster.attr("best_iteration") is not None:  # as predict does
         n_trees = (int(booster.attr("best_iteration")) + 1) * n_outputs
         found, outputs = found[:n_trees], outputs[:n_trees]
     pairs = [_walk_xgboost(model, tree) for tree in found]
-    base = np.ravel(json.loads(learner["learner_model_param"]["base_score"])).astype(np.float64)
+    base = np.ravel(json.loads(settings["base_score"])).astype(np.float64)
+    if objective == "binary:logistic":  # which is kept as a probability
+        base = np.log(base / (1.0 - base))
     base = np.broadcast_to(base, (n_outputs,))
     return [tree for tree, _ in pairs], [weights for _, weights in pairs], base, outputs
 
@@ -137,7 +171,13 @@ def _walk_xgboost(model: Any, found: dict[str, Any]) -> tuple[Tree, Floats]:
 # --- CatBoost ---
 
 
-def _read_catboost(model: Any) -> _Sums:
+_CATBOOST = {
+    False: ("RMSE", "MAE", "Quantile", "LogLinQuantile", "MAPE", "Huber", "Expectile", "Lq", "MultiRMSE"),
+    True: ("Logloss", "CrossEntropy", "MultiClass"),
+}
+
+
+def _read_catboost(model: Any, has_classes: bool) -> _Sums:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json")
@@ -147,14 +187,18 @@ def _read_catboost(model: Any) -> _Sums:
         why = "with categorical features or trees that are not symmetric"
         raise _booster_error(model, why, "Encode categories as zeros and ones first, and use SymmetricTree.")
     loss = str(model.get_all_params().get("loss_function", "RMSE")).partition(":")[0]
-    if loss in ("Poisson", "Tweedie"):
-        why = f"with loss_function={loss}, which predicts another number than the sum of its trees"
-        raise _booster_error(model, why, "Use one that predicts the sum, for example 'RMSE'.")
+    _check_objective(model, "loss_function", loss, _CATBOOST, has_classes=has_classes)
     scale, bias = dump["scale_and_bias"]
+    base = np.ravel(bias).astype(np.float64)
     missing = {each["feature_index"]: each["nan_value_treatment"] != "AsTrue" for each in features["float_features"]}
-    trees = [_grow_symmetric(tree["splits"] or [], missing) for tree in dump["oblivious_trees"]]
-    weights = [_order_leaves(np.array(tree["leaf_values"]) * scale) for tree in dump["oblivious_trees"]]
-    return trees, weights, np.ravel(bias)[:1], [0] * len(trees)
+    trees: list[Tree] = []
+    weights: list[Floats] = []
+    for found in dump["oblivious_trees"]:
+        values = np.reshape(found["leaf_values"], (-1, len(base))) * scale
+        # The operator allows a leaf only one number, so that each output has a copy of the tree.
+        trees += [_grow_symmetric(found["splits"] or [], missing)] * len(base)
+        weights += [_order_leaves(column) for column in values.T]
+    return trees, weights, base, list(range(len(base))) * len(dump["oblivious_trees"])
 
 
 def _grow_symmetric(splits: list[dict[str, Any]], missing: dict[int, bool]) -> Tree:

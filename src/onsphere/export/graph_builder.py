@@ -89,8 +89,8 @@ class GraphBuilder:
         self._nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, domain=domain, **values))
         return outputs[0]
 
-    def include_model(self, model: Any, *sources: str) -> str:
-        """Add all of a model, whose inputs are `sources`, and return the name of its first output."""
+    def include_model(self, model: Any, *sources: str, place: int = 0) -> str:
+        """Add all of a model, whose inputs are `sources`, and return the name of its output at this place."""
         inner = model.graph
         names = {"": "", **{given.name: source for given, source in zip(inner.input, sources, strict=True)}}
         for constant in inner.initializer:
@@ -109,7 +109,7 @@ class GraphBuilder:
                 names[name] = self._choose_name(node.op_type) if name else ""
             copy.output.extend(names[name] for name in node.output)
             self._nodes.append(copy)
-        return names[inner.output[0].name]
+        return names[inner.output[place].name]
 
     def build(self, metadata: dict[str, str]) -> Any:
         """Return the whole graph as a model that onnx has checked."""

@@ -24,7 +24,7 @@ from onsphere.export.graph_inputs import Inputs, add_column_inputs, add_table_in
 from onsphere.export.group_graphs import check_groups, compute_half_widths, find_group_column
 from onsphere.export.tree_graphs import look_up_steps
 from onsphere.models import HCMClassifier, HCMRegressor
-from onsphere.models.backbone import split_columns
+from onsphere.models.backbone import get_fitted, split_columns
 from onsphere.models.base import REASONS
 from onsphere.models.classifier import mix_evenly
 from onsphere.models.frames import Measured
@@ -254,12 +254,17 @@ def _convert_classifier(model: Any, numbers: GraphArray, table: Any, asked: Aske
     found: Any = (None, None) if model._frames is None else model._frames.measure_novelty(numbers)
     novelty, missed = (None if part is None else hide_lost_rows(table, part) for part in found)
     uncertainty = model._compute_uncertainty(columns, novelty)
-    return _convert_classes(model, columns, uncertainty, novelty, missed, asked)
-
-
-def _convert_classes(model: Any, columns: Any, uncertainty: Any, novelty: Any, missed: Any, asked: Asked) -> Outputs:
     direction = columns.direction
-    probabilities: Any = mix_evenly(project_to_simplex(direction), novelty)
+    own = direction if get_fitted(model.estimator_) is not None else project_to_simplex(direction)
+    return _convert_classes(model, columns, own, uncertainty, novelty, missed, asked)
+
+
+def _convert_classes(
+    model: Any, columns: Any, own: GraphArray, uncertainty: Any, novelty: Any, missed: Any, asked: Asked
+) -> Outputs:
+    """Return the outputs of classes; `own` are the probabilities before novelty."""
+    direction = columns.direction
+    probabilities: Any = mix_evenly(own, novelty)
     index = direction.apply("ArgMax", shape=(ROWS,), dtype=np.int64, axis=1, keepdims=0)
     labels = direction.to_array(_convert_labels(model.classes_))
     label = labels.apply("Gather", index, shape=(ROWS,), axis=0)
@@ -365,7 +370,8 @@ def _convert_frozen(model: SolvedModel, x: GraphArray, asked: Asked) -> Outputs:
             total: Any = root_mean_square(measured.sigma)
             uncertainty = xp.where(lost[solution.value_head][:, 0], np.inf, total)
         return _convert_numbers(model, value, measured, uncertainty, None, asked)
-    return _convert_classes(model, columns, uncertainty, measured.novelty, missed, asked)
+    own = project_to_simplex(columns.direction)
+    return _convert_classes(model, columns, own, uncertainty, measured.novelty, missed, asked)
 
 
 def _measure_frozen(target: Any, solution: Solution, x: GraphArray, columns: Any) -> tuple[Any, Measured]:

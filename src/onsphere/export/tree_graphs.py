@@ -7,6 +7,7 @@ gradient boosting rounds nothing, in scikit-learn and in the graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ _LONE_LEAF = Tree(
 
 
 def average_forest(x: GraphArray, trees: list[Any]) -> GraphArray:
-    """Return the mean of fitted trees of scikit-learn, which may have several outputs."""
+    """Return the mean of fitted trees of scikit-learn, which may have several outputs or classes."""
     rounded = x.cast(np.float32).cast(np.float64)
     first, *others = _group_trees(trees)
     total = _find_leaves(rounded, first).reduce("ReduceSum", axis=1, keepdims=True)
@@ -77,7 +78,7 @@ def _find_leaves(x: GraphArray, trees: list[Any]) -> GraphArray:
     nodes = [tree.__getstate__()["nodes"] for tree in trees]
     fields = ("left_child", "right_child", "feature", "threshold")
     parts = [_read_tree(each, each["left_child"] < 0, *fields) for each in nodes]
-    values = [tree.value[:, :, 0][part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
+    values = [tree.value.reshape(len(tree.value), -1)[part.is_leaf] for tree, part in zip(trees, parts, strict=True)]
     ends = np.cumsum([len(each) for each in values])
     numbers = np.split(np.arange(ends[-1], dtype=np.float64), ends[:-1])
     index = add_ensemble(x, parts, numbers, np.arange(len(trees)), len(trees)).cast(np.int64)
@@ -85,7 +86,7 @@ def _find_leaves(x: GraphArray, trees: list[Any]) -> GraphArray:
     return table.apply("Gather", index, shape=(ROWS, len(trees), table.shape[1]), axis=0)
 
 
-def sum_boosted_trees(x: GraphArray, columns: list[list[Any]], baselines: Floats) -> GraphArray:
+def sum_boosted_trees(x: GraphArray, columns: Sequence[Sequence[Any]], baselines: Floats) -> GraphArray:
     """Return for each column the sum of its trees, those of histogram gradient boosting, and of its baseline."""
     trees = [tree.nodes for column in columns for tree in column]
     fields = ("left", "right", "feature_idx", "num_threshold")

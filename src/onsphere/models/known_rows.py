@@ -96,6 +96,8 @@ def _count_leaves(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
     count = {"lightgbm": _count_lightgbm, "xgboost": _count_xgboost, "catboost": _count_catboost}.get(library)
     if count is None:
         return _count_sklearn(learner, rows)
+    if library == "catboost" and np.size(learner.get_scale_and_bias()[1]) > 1:
+        return None  # it does not say how many rows a leaf with several numbers had
     leaves, trained = count(learner, rows)
     return np.bincount(leaves.astype(np.intp), minlength=len(trained)).astype(np.float64), trained
 
