@@ -74,11 +74,13 @@ class Frames:
         """The shortfall up to which a row is ordinary."""
         return None if self.input is None else self.input.ordinary
 
-    def measure_novelty(self, numbers: Array | None) -> tuple[Array | None, Array | None]:
-        """Return novelty and shortfall of each row, (n,); None without an input frame."""
+    def measure_novelty(
+        self, numbers: Array | None, missed: Array | None = None
+    ) -> tuple[Array | None, Array | None]:
+        """Return novelty and shortfall of each row, (n,), if it is not known yet; None without an input frame."""
         if self.input is None:
             return None, None
-        missed = self.input.measure(numbers)
+        missed = self.input.measure(numbers) if missed is None else missed
         return compute_novelty(missed, self.input.ordinary), missed
 
     def measure(
@@ -90,6 +92,7 @@ class Frames:
         center: Floats,
         spread: Floats,
         predict: Callable[[Any, Array], Array] | None = None,
+        missed: Array | None = None,
     ) -> Measured:
         """Return noise, total sigma and novelty of numbers that were predicted.
 
@@ -102,8 +105,10 @@ class Frames:
             Mean and standard deviation of the target.
         predict : callable, optional
             Runs the trees of the error frame on rows; a graph has its own.
+        missed : array of shape (n,), optional
+            The shortfall of each row, if it is known.
         """
-        novelty, missed = self.measure_novelty(numbers)
+        novelty, missed = self.measure_novelty(numbers, missed)
         noise: Any = sigma
         if self.error is not None:
             noise = self.error.measure(numbers, value, sigma, missed, predict=predict)

@@ -20,8 +20,9 @@ __all__ = ["InputFrame", "compute_novelty", "find_relevance", "fit_input_frame",
 N_LANDMARKS = 300
 RIDGE = 0.01
 
-# Rows, at most, that landmarks are chosen from: a bound on time and memory, whatever the number of rows.
-_N_CANDIDATES = 20_000
+# Rows, at most, that landmarks are chosen from: a bound on time and memory, whatever the number of rows. Of more of them
+# the greedy choice takes outliers alone.
+_N_CANDIDATES = 4_000
 
 # Rows whose kernel is held in memory at once: few enough for the cache of a processor.
 _N_BLOCK = 1024
@@ -36,8 +37,10 @@ _ORDINARY_SHARE = 0.98
 # Beyond so many standard deviations, a cell is as far away as any: its square stays a number.
 _FARTHEST = 1e8
 
-# What tells relevant columns from others: trees, rows they see at most, and shuffled columns to compare with.
-_N_TREES, _N_TREE_ROWS, _N_SHUFFLED = 50, 3_000, 50
+# What tells relevant columns from others: trees, rows they see at most, and shuffled columns to compare with. Of many
+# rows, fewer trees that look at half of the columns tell as much.
+_N_TREES, _N_TREE_ROWS, _N_SHUFFLED = 50, 2_000, 50
+_N_TREES_OF_MANY, _MANY_ROWS = 30, 1_000
 
 # The most that one irrelevant column weighs beside a relevant one. All of them together weigh no more than one: too
 # little to hide the others, and enough to show a cell that is far out.
@@ -213,6 +216,8 @@ def find_relevance(rows: Floats, columns: Floats, random_state: int) -> Floats:
     sample, n_features = rows[some], rows.shape[1]
     copies = rng.permuted(sample[:, rng.permutation(n_features)[:_N_SHUFFLED]], axis=0)
     forest = ExtraTreesRegressor(_N_TREES, min_samples_leaf=5, random_state=random_state)
+    if len(some) >= _MANY_ROWS:
+        forest.set_params(n_estimators=_N_TREES_OF_MANY, max_features=0.5)
     used = forest.fit(np.hstack([sample, copies]), columns[some]).feature_importances_
     relevant = used[:n_features] > used[n_features:].max()
     if not relevant.any():  # nothing to go by

@@ -235,7 +235,8 @@ def fit_frames(
             table = predict_left_out(model, model.estimator_, rows, learned, weights, model._layout, **options)
             left_out = LeftOut(*model._read_table(table)[1:])
         counted = counted & ~np.isnan(left_out.value[:, 0])
-        model._shape = _fit_shape(model, frames, found.table[counted], left_out.take(counted), target[counted])
+        kept = None if missed is None else missed[counted]
+        model._shape = _fit_shape(model, frames, found.table[counted], left_out.take(counted), target[counted], kept)
     return frames
 
 
@@ -243,10 +244,14 @@ def _get_asked_shape(model: Any) -> str:
     return model.shape if model._fitting.choices is None else model._fitting.choices[1]
 
 
-def _fit_shape(model: Any, frames: Frames, numbers: Floats, left_out: LeftOut, target: Floats) -> Any:
+def _fit_shape(
+    model: Any, frames: Frames, numbers: Floats, left_out: LeftOut, target: Floats, missed: Floats | None
+) -> Any:
     """Learn the shape of the errors of left-out rows."""
     value, sigma = left_out
-    measured: Any = frames.measure(numbers, value, sigma, center=model._center, spread=model.spread_)
+    measured: Any = frames.measure(
+        numbers, value, sigma, center=model._center, spread=model.spread_, missed=missed
+    )
     total = pick_width(model._usual_width, value, measured.sigma, measured.noise, model)
     residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
     inputs, asked = clip_inputs(numbers), _get_asked_shape(model)

@@ -15,6 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from scipy.spatial.distance import pdist
 
 from onsphere._internal.validation import Floats
 from onsphere.sphere.geometry import Array
@@ -93,9 +94,7 @@ def find_bandwidth(rows: Floats) -> float:
     4.0
     """
     some = rows[:: -(-len(rows) // _N_COMPARED)]
-    # By blocks: all differences at once would take p gigabytes for p columns.
-    distances = [np.sum((some[start + 1 :] - some[start]) ** 2, axis=1) for start in range(len(some) - 1)]
-    middle = float(np.median(np.concatenate(distances))) if distances else 0.0
+    middle = float(np.median(pdist(some, "sqeuclidean"))) if len(some) > 1 else 0.0
     # Between rows that lie closer still, rounding decides how far apart they are.
     smallest = 1e-10 * float(np.sum(some * some, axis=1).max())
     return max(middle, smallest) if middle > 0 else 1.0
@@ -139,13 +138,15 @@ def _choose(
     places = rows if known is None else np.vstack([known, rows])
     n_steps = min(n_landmarks, len(rows)) + n_known
     missing, factor = np.ones(len(places)), np.zeros((n_steps, len(places)))
+    lengths = np.sum(places * places, axis=1)
     for step in range(n_steps):
         chosen = np.intp(step) if step < n_known else n_known + missing[n_known:].argmax()
         if missing[chosen] < tolerance:
             if step < n_known:
                 continue
             return
-        column = gaussian(places, places[chosen : chosen + 1], bandwidth)[:, 0]
+        distances = lengths + lengths[chosen] - 2.0 * (places @ places[chosen])
+        column = np.exp(np.maximum(distances, 0.0) / -bandwidth)
         factor[step] = (column - factor[:step, chosen] @ factor[:step]) / missing[chosen] ** 0.5
         missing = np.maximum(missing - factor[step] ** 2, 0.0)
         missing[chosen] = 0.0
