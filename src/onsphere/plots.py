@@ -299,7 +299,9 @@ def intervals(
     rows = pick_evenly(value, MOST_INTERVALS)
     rank, low, high = np.arange(1, len(rows) + 1), lower[rows], upper[rows]
     thick = float(np.clip(250 / len(rows), 1.5, 8.0))
-    ax.vlines(rank, low, high, color=GREY, alpha=0.35, linewidth=thick, label=f"interval, mean width {width:.3g}")
+    ax.vlines(
+        rank, low, high, color=GREY, alpha=0.35, linewidth=thick, label=f"interval, mean width {_format_width(width)}"
+    )
     ax.plot(rank, value[rows], color=ORANGE, linewidth=1.5, label="prediction")
     for each in true:
         y, share = each[rows], float(metrics.interval_coverage(each, lower, upper))
@@ -486,6 +488,11 @@ def _bin_by_confidence(owner: str, n_bins: int, **arrays: Any) -> tuple[Any, Flo
 
 def _describe_choice(n_drawn: int, n_rows: int) -> str:
     return "" if n_drawn == n_rows else f"{n_drawn:,} of {n_rows:,} rows drawn"
+
+
+def _format_width(width: float) -> str:
+    """Return three digits, or all that come before the point."""
+    return f"{width:,.0f}" if 1000 <= width < 1e9 else f"{width:.3g}"
 
 
 def _join_label(label: str | None, text: str) -> str:

@@ -8,9 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onsphere.table import Column, prepare, read_table
-from onsphere.table.cells import import_pandas, read_features
+from onsphere.table.cells import import_pandas, read_cells, read_features
 
-__all__ = ["KnownRows", "name_rows", "name_targets", "read_feature_rows", "read_known_rows", "restore_types"]
+__all__ = [
+    "KnownRows",
+    "name_rows",
+    "name_targets",
+    "read_feature_rows",
+    "read_known_rows",
+    "read_times",
+    "restore_types",
+]
 
 
 def read_feature_rows(path: Path, columns: list[Column], delimiter: str | None) -> Any:
@@ -22,7 +30,8 @@ def read_feature_rows(path: Path, columns: list[Column], delimiter: str | None) 
 class KnownRows(NamedTuple):
     """Rows whose target is known, notes on the others, and the name of each row where a key gives it one.
 
-    `share_seen` is the share of the rows that the model was trained on, or that equal such rows.
+    `share_seen` is the share of the rows that the model was trained on, or that equal such rows; `times` are the times
+    of the rows, if the model was fitted by time and the file has them.
     """
 
     X: Any
@@ -30,6 +39,7 @@ class KnownRows(NamedTuple):
     notes: list[str]
     names: list[str] | None
     share_seen: float = 0.0
+    times: Any = None
 
 
 def read_known_rows(
@@ -42,8 +52,19 @@ def read_known_rows(
     read = [*columns, Column(targets[0], "category")] if as_text else columns
     frame = read_table(path, columns=read, delimiter=delimiter)
     known = prepare.read_known_rows(frame, targets, columns, labels=labels, source=str(path))
-    names = name_rows(known.frame, columns)
-    return KnownRows(known.X, known.y, known.notes, names, model._compute_share_seen(known.X, known.y))
+    names, share_seen = name_rows(known.frame, columns), model._compute_share_seen(known.X, known.y)
+    return KnownRows(known.X, known.y, known.notes, names, share_seen, read_times(known.frame, summary))
+
+
+def read_times(frame: Any, summary: dict[str, Any]) -> Any:
+    """Return the times of rows as numbers or dates; None if the model was not fitted by time, or there are none."""
+    clock = None if summary.get("time") is None else Column(**summary["time"])
+    if clock is None or clock.name not in frame.columns:
+        return None
+    times = read_cells(clock, frame[clock.name]).values
+    if clock.kind == "date":
+        return import_pandas().to_datetime(np.round(times * 1e6), unit="us")
+    return times
 
 
 def name_rows(frame: Any, columns: list[Column]) -> list[str] | None:

@@ -21,8 +21,10 @@ from onsphere.cli.model_rows import (
     name_targets,
     read_feature_rows,
     read_known_rows,
+    read_times,
     restore_types,
 )
+from onsphere.cli.next_commands import list_given_options, make_command_writer
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import InvalidInputError
 from onsphere.evaluation import evaluate as measure
@@ -206,7 +208,7 @@ def fit(
                 f"Got {len(found.y_test)}. Add rows, or leave --report out."
             )
         other = None if shifted is None else read_feature_rows(shifted, found.columns, delimiter)
-        summary = {"data": str(data), **found.summary()}
+        summary = {"data": str(data), "options": list_given_options(), **found.summary()}
         if save is not None:
             progress("saving")
             found.model.save(save, summary=summary)
@@ -214,8 +216,9 @@ def fit(
             progress("writing the report")
             measured_rows = frame if other_rows is None else other_rows
             names = name_rows(measured_rows.loc[found.X_test.index], found.columns)
-            rows = KnownRows(read_features(found.X_test, found.columns), found.y_test, [], names)
-            options: Any = {"coverage": coverage, "shifted": other, "shifted_path": shifted}
+            times = read_times(measured_rows.loc[found.X_test.index], summary)
+            rows = KnownRows(read_features(found.X_test, found.columns), found.y_test, [], names, times=times)
+            options: Any = {"coverage": coverage, "shifted": other, "shifted_path": shifted, "model_path": save}
             _write_report(report, found.measured_model, rows, found.columns, summary, test or data, **options)
     if as_json:
         shown = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column
@@ -386,7 +389,7 @@ def report(
         rows = read_known_rows(data, fitted, summary, columns, delimiter)
         other = None if shifted is None else read_feature_rows(shifted, columns, delimiter)
         progress("measuring and drawing")
-        options: Any = {"coverage": share, "shifted": other, "shifted_path": shifted}
+        options: Any = {"coverage": share, "shifted": other, "shifted_path": shifted, "model_path": model}
         _write_report(out, fitted, rows, columns, summary, data, **options)
     if as_json:
         print_json({"rows": len(rows.y), "report": out})
@@ -589,10 +592,11 @@ def _write_report(
     coverage: float,
     shifted: Any,
     shifted_path: Path | None,
+    model_path: Path | None,
 ) -> None:
     from onsphere.report import write_report
 
-    n_rows = summary["n_rows"]
+    n_rows, clock = summary["n_rows"], summary.get("time")
     write_report(
         model,
         restore_types(rows.X, columns),
@@ -603,6 +607,9 @@ def _write_report(
         coverage=coverage,
         row_names=rows.names,
         share_seen=rows.share_seen,
+        times=rows.times,
+        time_name=None if clock is None else clock["name"],
+        write_command=make_command_writer(summary, model=model_path, report=path),
         X_shifted=None if shifted is None else restore_types(shifted, columns),
         shifted_name=None if shifted_path is None else shifted_path.name,
         facts={

@@ -23,7 +23,18 @@ from onsphere.report.formatting import shorten
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Picture", "Section", "Table", "Tile", "Verdict", "are_numbers", "draw_picture", "make_table", "style_axes"]
+__all__ = [
+    "Picture",
+    "Section",
+    "Step",
+    "Table",
+    "Tile",
+    "Verdict",
+    "are_numbers",
+    "draw_picture",
+    "make_table",
+    "style_axes",
+]
 
 Values = Sequence[Any] | np.ndarray
 
@@ -78,6 +89,14 @@ class Table(NamedTuple):
     download: Download
 
 
+class Step(NamedTuple):
+    """Something to do next, why, and the command or code for it."""
+
+    title: str
+    why: str
+    command: str
+
+
 class Section(NamedTuple):
     """A heading and its content."""
 
@@ -86,6 +105,7 @@ class Section(NamedTuple):
     paragraphs: list[str]
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
+    steps: Sequence[Step] = ()
 
 
 class Tile(NamedTuple):

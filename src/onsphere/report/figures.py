@@ -60,8 +60,14 @@ def _draw_intervals(rows: MeasuredRows, output: int) -> Picture:
             "together should lie inside, so a single output lies inside more often."
         )
 
+    is_log = bool(rows.is_skewed[output])
+    if is_log:
+        reading += " The axis is logarithmic, because the values are skewed."
+
     def draw(ax: Axes) -> None:
         plots.intervals(value, lower, upper, y_true=truth, ax=ax)
+        if is_log:
+            _use_log_axis(ax, low=float(truth.min()), high=max(float(truth.max()), float(np.max(value))))
         # With two columns the legend would be wider than the picture.
         _move_legend(ax, "upper left")
 
@@ -145,12 +151,26 @@ def _draw_boxes(rows: MeasuredRows) -> Picture:
 def _draw_points(rows: MeasuredRows) -> Picture:
     chosen = pick_evenly(rows.assessment.uncertainty, MOST_POINTS)
     error, uncertainty = rows.error[chosen], rows.assessment.uncertainty[chosen]
+    # Where errors or uncertainties are 0, there is no logarithm.
+    is_log = bool(rows.is_skewed.any()) and min(error.min(), uncertainty.min()) > 0
+    log = " Both axes are logarithmic, because the values are skewed." if is_log else ""
+
+    def draw(ax: Axes) -> None:
+        plots.uncertainty_error(error, uncertainty, ax=ax)
+        if is_log:
+            low, high = (float(np.quantile(error, level)) for level in (0.01, 1))
+            ax.set_xscale("log")
+            ax.set_xlim(uncertainty.min() / 1.2, uncertainty.max() * 1.2)
+            _write_ticks(ax.xaxis)
+            _use_log_axis(ax, low=low, high=high)
+
     return draw_picture(
         "error-and-uncertainty",
-        lambda ax: plots.uncertainty_error(error, uncertainty, ax=ax),
+        draw,
         {"row": rows.row_names[chosen], "uncertainty": uncertainty, "error": error},
         title="Error and uncertainty",
         reading="Each point is a row. On the left, where the model is sure, few points should be high up."
+        + log
         + _describe_choice(len(chosen), len(rows)),
     )
 
@@ -220,6 +240,21 @@ def _draw_set_sizes(rows: MeasuredRows) -> Picture:
         reading=f"Each row gets a set of classes that contains the true one in {format_percent(rows.coverage)} of the "
         "cases; a set of one class is a clear answer.",
     )
+
+
+def _use_log_axis(ax: Axes, *, low: float, high: float) -> None:
+    """Draw the y axis logarithmically from half the low value, with room for the legend above the high one."""
+    ax.set_yscale("log")
+    ax.set_ylim(low / 2, high * (2 * high / low) ** 0.45)
+    _write_ticks(ax.yaxis)
+
+
+def _write_ticks(axis: Any) -> None:
+    """Write the powers of ten of a logarithmic axis as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _average_bins(values: Floats, others: Floats, n_bins: int) -> list[Floats]:

@@ -52,6 +52,10 @@ FEWEST_ROWS = 10
 CHANCE_LEVEL = 0.05
 # At most this many columns of a wide table are looked at, evenly spread.
 MOST_FEATURES = 200
+# A positive target is drawn on a logarithmic axis if nine tenths of it span more than this factor.
+_SKEWED = 10
+# A column of dates tells the time of the rows if fewer than this share are missing, and at least so many differ.
+_MOST_MISSING, _FEWEST_TIMES = 0.1, 20
 
 
 class Feature(NamedTuple):
@@ -92,6 +96,8 @@ class MeasuredRows:
     share_novel_before: float = 0.0  # of the calibration rows
     groups: list[dict[str, Any]] | None = None  # that were calibrated by themselves, as `Groups.describe` has them
     group_codes: NDArray[np.intp] | None = None  # the place of the group of each row
+    times: Feature | None = None  # when each row was, if that is known
+    is_ordered: bool = False  # whether the time was given: then it is that of the fit as well
 
     def __len__(self) -> int:
         return len(self.error)
@@ -129,6 +135,15 @@ class MeasuredRows:
         return value, lower, upper
 
     @cached_property
+    def is_skewed(self) -> NDArray[np.bool_]:
+        """Return which outputs are positive and so skewed that a logarithmic axis shows them better."""
+        if self.is_class:
+            return np.zeros(1, dtype=bool)
+        low, middle, high = np.quantile(self.target, (0.05, 0.5, 0.95), axis=0)
+        is_wide = (self.target.min(axis=0) > 0) & (high > _SKEWED * low)
+        return is_wide & (high - middle > 2 * (middle - low))
+
+    @cached_property
     def features(self) -> list[Feature]:
         """Return the columns of the frame, at most `MOST_FEATURES` of them."""
         return read_features(self.frame)
@@ -143,6 +158,8 @@ def measure_rows(
     target_name: Any,
     row_names: Any,
     share_seen: float | None = None,
+    times: Any = None,
+    time_name: str | None = None,
 ) -> MeasuredRows:
     """Assess rows with known targets, and keep those with a finite prediction.
 
@@ -169,6 +186,7 @@ def measure_rows(
             f"{OWNER} needs at least {FEWEST_ROWS} rows with a finite prediction. Got {int(keep.sum())} of "
             f"{len(keep)}. Pass more rows that the model has not seen."
         )
+    given = None if times is None else _check_times(times, time_name, frame)
     return MeasuredRows(
         assessment=assessment[keep],
         target=target[keep],
@@ -184,9 +202,36 @@ def measure_rows(
         alone=_predict_alone(model, X, coverage, keep) if len(output_names) > 1 else None,
         n_left_out=int(np.sum(~keep)),
         share_seen=model._compute_share_seen(X, y) if share_seen is None else share_seen,
+        times=_find_dates(frame[keep]) if given is None else given._replace(values=given.values[keep]),
+        is_ordered=given is not None,
         **_describe_novelty(model),
         **_describe_groups(model, X, y, keep),
     )
+
+
+def _check_times(times: Any, name: str | None, frame: Any) -> Feature:
+    """Return the time of each row as a feature."""
+    import pandas as pd
+
+    check_same_length(frame, times)
+    column = pd.Series(np.asarray(times))
+    feature = read_feature(str(getattr(times, "name", None) or "time") if name is None else str(name), column)
+    if feature.kind == "category":
+        raise InvalidInputError(
+            f"Expected times of numbers or dates in {OWNER}. Got values such as {column.iloc[0]!r}. Convert them, for "
+            "example by pandas.to_datetime."
+        )
+    return feature
+
+
+def _find_dates(frame: Any) -> Feature | None:
+    """Return the first column of dates that are known in nearly every row and not few."""
+    for place, dtype in enumerate(frame.dtypes):
+        if dtype.kind == "M":
+            feature = read_feature(str(frame.columns[place]), frame.iloc[:, place])
+            if feature.is_missing.mean() < _MOST_MISSING and len(np.unique(feature.values)) >= _FEWEST_TIMES:
+                return feature
+    return None
 
 
 def _describe_groups(model: Any, X: Any, y: Any, keep: NDArray[np.bool_]) -> dict[str, Any]:
@@ -275,9 +320,9 @@ def to_frame(model: Any, X: Any) -> Any:
     return pd.DataFrame(rows, columns=list(names))
 
 
-def read_features(frame: Any) -> list[Feature]:
-    """Read the columns of a frame, at most `MOST_FEATURES` of them."""
-    chosen = pick_evenly(np.arange(float(frame.shape[1])), MOST_FEATURES)
+def read_features(frame: Any, *, most: int = MOST_FEATURES) -> list[Feature]:
+    """Read the columns of a frame, at most so many of them, evenly spread."""
+    chosen = pick_evenly(np.arange(float(frame.shape[1])), most)
     return [read_feature(str(frame.columns[index]), frame.iloc[:, index]) for index in chosen]
 
 

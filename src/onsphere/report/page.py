@@ -15,15 +15,20 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 
 from onsphere._internal.atomic_files import check_writable, write_atomically
-from onsphere._internal.validation import missing_extra_error
+from onsphere._internal.validation import is_frame, missing_extra_error
 from onsphere.errors import InvalidInputError, InvalidTypeError
+from onsphere.report.classes import show_classes
+from onsphere.report.drivers import find_drivers, show_drivers
 from onsphere.report.elements import Section, make_table
 from onsphere.report.extreme_rows import show_extreme_rows
 from onsphere.report.figures import show_figures
 from onsphere.report.formatting import format_percent, shorten
+from onsphere.report.group_coverage import measure_group_coverage, show_group_coverage
 from onsphere.report.measured_rows import MOST_FEATURES, OWNER, UNNAMED, MeasuredRows, measure_rows
+from onsphere.report.next_steps import Findings, WriteCommand, show_next_steps
 from onsphere.report.noise_novelty import show_noise_and_novelty
-from onsphere.report.row_groups import list_low_groups, rank_columns, show_group_coverage, show_least_trusted
+from onsphere.report.over_time import measure_over_time, show_over_time
+from onsphere.report.row_groups import rank_columns, show_least_trusted
 from onsphere.report.shift import show_shift
 from onsphere.report.summary import summarize
 
@@ -45,6 +50,9 @@ def write_report(
     row_names: Any = None,
     facts: Mapping[str, Any] | None = None,
     share_seen: float | None = None,
+    times: Any = None,
+    time_name: str | None = None,
+    write_command: WriteCommand | None = None,
 ) -> Path:
     """Write one HTML file on what a model does and how far to trust it; the page needs no network and no script.
 
@@ -76,6 +84,14 @@ def write_report(
     share_seen : float in [0, 1], optional
         The share of the rows that the model was trained on, where it is known; by default found by comparing them.
         Where it is above 1 %, the page says so first, and calls no figure a promise.
+    times : sequence of n numbers or dates, optional
+        When each row was, for coverage and error over time; by default the first column of dates in X, if there is one.
+    time_name : str, optional
+        What the times are called.
+    write_command : function of a str and a mapping, optional
+        Writes the command for a step of "What to do next": called with "fit", "report", "update" or "predict" and its
+        options, such as {"groups": "prediction"}, it returns a line to paste, or None to leave the step out. By default
+        each step has a line of Python.
 
     Returns
     -------
@@ -104,22 +120,36 @@ def write_report(
 
     file = _check_path(path)
     rows = measure_rows(
-        model, X, y, coverage=coverage, target_name=target_name, row_names=row_names, share_seen=share_seen
+        model,
+        X,
+        y,
+        coverage=coverage,
+        target_name=target_name,
+        row_names=row_names,
+        share_seen=share_seen,
+        times=times,
+        time_name=time_name,
     )
     group_names, checked_facts = _check_groups(groups, rows), _check_facts(facts)
     ranked = rank_columns(rows)
+    coverage_by_group = measure_group_coverage(rows, ranked, group_names)
+    drivers, timeline = find_drivers(rows, model, as_array=not is_frame(X)), measure_over_time(rows)
     # The columns by which confidence differs most come first; those without groups come last.
     feature_names = list(dict.fromkeys([grouping.name for grouping in ranked] + [*map(str, rows.frame.columns)]))
     sections = [
         show_figures(rows),
+        *([show_classes(rows)] if rows.is_class else []),
+        *([] if timeline is None else [show_over_time(rows, timeline)]),
+        show_drivers(rows, drivers),
         *([] if rows.assessment.novelty is None else [show_noise_and_novelty(rows)]),
         show_least_trusted(rows, ranked),
         show_extreme_rows(rows, feature_names),
-        show_group_coverage(rows, ranked, group_names),
+        show_group_coverage(rows, coverage_by_group),
     ]
     if X_shifted is not None:
         name = "the second table" if shifted_name is None else shorten(shifted_name)
         sections.append(show_shift(rows, model, X_shifted, name))
+    findings = Findings(coverage_by_group.low, ranked, drivers, timeline)
     if title is None:
         title = "How far to trust this model" if rows.target_name == UNNAMED else f"Predicting {rows.target_name}"
     # Everything is escaped on the page, except for the pictures, whose text matplotlib has escaped.
@@ -131,7 +161,8 @@ def write_report(
         coverage=format_percent(coverage),
         has_novelty=rows.assessment.novelty is not None,
         sections=[*sections, _describe_origin(model, rows, checked_facts)],
-        **summarize(rows, low_groups=list_low_groups(rows, ranked, group_names)),
+        next_steps=show_next_steps(rows, model, findings, write_command),
+        **summarize(rows, low_groups=[str(group) for group in coverage_by_group.low]),
     )
     with write_atomically(file) as part:
         part.write_bytes(text.encode("utf-8", errors="replace"))

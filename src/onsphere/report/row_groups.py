@@ -1,4 +1,4 @@
-"""Confidence and coverage by group: where the model is least sure, and whether every group is covered as promised.
+"""Rows by group, and where the model is least sure.
 
 Rows are grouped by one column at a time: by the levels of a category, and by ranges of numbers and dates.
 """
@@ -16,20 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats
-from onsphere.calibration import make_coverage_distribution
 from onsphere.plots import BLUE, REFERENCE, VERMILLION
 from onsphere.report.elements import Picture, Section, Table, draw_picture, make_table
 from onsphere.report.formatting import choose_number_format, format_number, format_percent, shorten
-from onsphere.report.measured_rows import CHANCE_LEVEL, FEWEST_ROWS, Feature, MeasuredRows, read_feature
+from onsphere.report.measured_rows import FEWEST_ROWS, Feature, MeasuredRows
+from onsphere.report.redundant_columns import find_redundant
 from onsphere.report.summary import format_mean_error
 
 __all__ = [
     "MOST_LEVELS",
+    "MOST_SHOWN",
     "Grouping",
+    "Means",
+    "compute_r_squared",
+    "draw_means",
+    "find_least_trusted",
     "group_rows",
-    "list_low_groups",
+    "label_values",
     "rank_columns",
-    "show_group_coverage",
     "show_least_trusted",
 ]
 
@@ -37,7 +41,6 @@ __all__ = [
 MOST_LEVELS = 10
 # A column with at most so many values is grouped by value, and any other number by its quartiles.
 FEW_VALUES = 5
-_TRUE_CLASS, _PREDICTED = "true class", "predicted value"
 # Columns that are drawn, and groups in the table.
 MOST_SHOWN, MOST_GROUPS = 6, 10
 
@@ -60,8 +63,8 @@ class Grouping:
         return np.bincount(self.member, values) / self.n_rows
 
 
-class _Means(NamedTuple):
-    """The mean of each group, the range it may lie in by chance, and whether it is too low."""
+class Means(NamedTuple):
+    """Hold the mean of each group, the range it may lie in by chance, and whether it is too low."""
 
     name: str
     mean: Floats
@@ -85,17 +88,17 @@ def _group_by_range(feature: Feature) -> tuple[list[str], NDArray[np.intp]]:
     values = feature.values[~feature.is_missing]
     distinct = np.unique(values)
     if len(distinct) <= FEW_VALUES:
-        edges, labels = distinct[:-1], _label_values(feature, distinct)
+        edges, labels = distinct[:-1], label_values(feature, distinct)
     else:
         edges = np.unique(np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf"))
         # If most rows have the largest value, compare all other rows with them.
         edges = edges[edges < distinct[-1]] if edges[0] < distinct[-1] else distinct[-2:-1]
-        names = _label_values(feature, edges)
+        names = label_values(feature, edges)
         labels = [f"≤ {names[0]}", *(f"{low} to {high}" for low, high in pairwise(names)), f"> {names[-1]}"]
     return labels, np.searchsorted(edges, feature.values, side="left")
 
 
-def _label_values(feature: Feature, values: Floats) -> list[str]:
+def label_values(feature: Feature, values: Floats) -> list[str]:
     """Return the values as text, with as few digits as keep them distinct."""
     if feature.kind == "date":
         moments = np.rint(1e6 * values).astype("datetime64[us]")
@@ -121,12 +124,16 @@ def _group_by_level(feature: Feature) -> tuple[list[str], NDArray[np.intp]]:
 
 
 def rank_columns(rows: MeasuredRows) -> list[Grouping]:
-    """Group the rows by each column of at least two groups, and put columns whose groups differ in confidence first."""
-    found = [grouping for grouping in map(group_rows, rows.features) if len(grouping.labels) > 1]
-    return sorted(found, key=lambda grouping: -_r_squared(rows.confidence, grouping))
+    """Group the rows by each column of at least two groups, and put columns whose groups differ in confidence first.
+
+    Of columns that say nearly the same, the first stands for all.
+    """
+    told = (rows.features[group[0]] for group in find_redundant(rows.features))
+    found = [grouping for grouping in map(group_rows, told) if len(grouping.labels) > 1]
+    return sorted(found, key=lambda grouping: -compute_r_squared(rows.confidence, grouping))
 
 
-def _r_squared(values: Floats, grouping: Grouping) -> float:
+def compute_r_squared(values: Floats, grouping: Grouping) -> float:
     """Return the share of the variance that the groups explain, adjusted for the number of groups."""
     total = float(np.sum((values - values.mean()) ** 2))
     n, n_groups = len(values), len(grouping.labels)
@@ -142,37 +149,42 @@ def _r_squared(values: Floats, grouping: Grouping) -> float:
 def show_least_trusted(rows: MeasuredRows, ranked: list[Grouping]) -> Section:
     """Return the groups with the lowest confidence."""
     anchor, title = "least-trusted", "Where it is least trusted"
-    groups = [
-        (float(confidence), grouping, place)
-        for grouping in ranked
-        for place, confidence in enumerate(grouping.average(rows.confidence))
-        if grouping.n_rows[place] >= FEWEST_ROWS
-    ]
-    if not groups:
+    least = find_least_trusted(rows, ranked)
+    if not least:
         return Section(anchor, title, ["No column splits these rows into groups of at least ten."])
     pictures = []
     for grouping in ranked[:MOST_SHOWN]:
         means = _average_confidence(rows, grouping)
         lowest = int(np.argmin(means.mean))
         reading = f"Least trusted: {grouping.labels[lowest]}, with a mean confidence of {means.mean[lowest]:.2f}."
-        pictures.append(_draw_means(grouping, means, f"trust-{len(pictures) + 1}", reading, line=0.5, limits=(0, 1)))
+        pictures.append(draw_means(grouping, means, f"trust-{len(pictures) + 1}", reading, line=0.5, limits=(0, 1)))
     which = f", for the {len(pictures)} of {len(ranked)} columns where it differs most"
     text = (
         f"Mean confidence of the rows by the value of a column{which if len(pictures) < len(ranked) else ''}. Rows "
         "like those of the calibration have 0.5 on average; the further left, the less the model trusts itself there. "
         "A bar is where the mean may lie by chance (95\u202f%)."
     )
-    least = sorted(groups, key=lambda group: group[0])[:MOST_GROUPS]
     return Section(anchor, title, [text], pictures, [_make_group_table(rows, least)])
 
 
-def _average_confidence(rows: MeasuredRows, grouping: Grouping) -> _Means:
+def find_least_trusted(rows: MeasuredRows, ranked: list[Grouping]) -> list[tuple[float, Grouping, int]]:
+    """Return the groups of the lowest mean confidence, which comes first, with their grouping and their place in it."""
+    groups = [
+        (float(confidence), grouping, place)
+        for grouping in ranked
+        for place, confidence in enumerate(grouping.average(rows.confidence))
+        if grouping.n_rows[place] >= FEWEST_ROWS
+    ]
+    return sorted(groups, key=lambda group: group[0])[:MOST_GROUPS]
+
+
+def _average_confidence(rows: MeasuredRows, grouping: Grouping) -> Means:
     mean, half = grouping.average(rows.confidence), np.full(len(grouping.labels), math.nan)
     for place in np.flatnonzero(grouping.n_rows > 1):
         values = rows.confidence[grouping.member == place]
         half[place] = 1.96 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     low, high = np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)
-    return _Means("mean confidence", mean, low, high, is_bad=high < 0.5)
+    return Means("mean confidence", mean, low, high, is_bad=high < 0.5)
 
 
 def _make_group_table(rows: MeasuredRows, groups: list[tuple[float, Grouping, int]]) -> Table:
@@ -197,139 +209,18 @@ def _make_group_table(rows: MeasuredRows, groups: list[tuple[float, Grouping, in
     return make_table("least-trusted", caption, columns)
 
 
-# --- coverage ---
+# --- drawing ---
 
 
-def show_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: list[str] | None) -> Section:
-    """Return the coverage of each group: by the named columns, or by those where it differs most."""
-    anchor, title = "groups", "Does the promise hold for every group?"
-    shown, means, n_groups = _measure_groups(rows, ranked, names)
-    if not shown:
-        return Section(anchor, title, ["No column splits these rows into groups."])
-    # One axis for all, so that the pictures can be compared.
-    start = min([rows.coverage, *(float(each.low.min()) for each in means)])
-    limits = (max(np.floor(10 * start - 0.2) / 10, 0.0), 1.01)
-    pictures: list[Picture] = []
-    for grouping, each in zip(shown, means, strict=True):
-        lowest = int(np.argmin(each.mean))
-        share = float(each.mean[lowest])
-        chance = "not by chance" if each.is_bad[lowest] else "which may be chance"
-        chance = "as promised" if share >= rows.coverage else chance
-        reading = f"Lowest: {grouping.labels[lowest]}, with {format_percent(share)} covered, {chance}."
-        name = f"coverage-{len(pictures) + 1}"
-        pictures.append(_draw_means(grouping, each, name, reading, line=rows.coverage, limits=limits))
-    too_low = _name_low_groups(shown, means)
-    paragraphs = [
-        f"Over all rows {format_percent(float(np.mean(rows.is_covered)))} are covered, {format_percent(rows.coverage)} "
-        "were promised (the dashed line). A bar is where the share of the group may lie by chance (95\u202f%): if it "
-        "reaches the line, the group agrees with the promise.",
-        f"Covered too rarely, by more than chance: {'; '.join(too_low)}."
-        if too_low
-        else f"No group shown is covered less often than chance allows among {n_groups:,} groups.",
-    ]
-    if names is None:
-        paragraphs[1] += (
-            " These are the columns where coverage differs most, so a few bars that miss the line are to be expected."
-        )
-    if too_low and rows.groups is None:
-        first = next(grouping for grouping, each in zip(shown, means, strict=True) if each.is_bad.any())
-        paragraphs.append(_name_cure(first.name))
-    return Section(anchor, title, paragraphs, pictures, _make_calibrated_table(rows))
-
-
-def list_low_groups(rows: MeasuredRows, ranked: list[Grouping], names: list[str] | None) -> list[str]:
-    """Return the groups on the page that are covered too rarely, by more than chance."""
-    shown, means, _ = _measure_groups(rows, ranked, names)
-    return _name_low_groups(shown, means)
-
-
-def _name_low_groups(shown: list[Grouping], means: list[_Means]) -> list[str]:
-    return [
-        f"{shorten(grouping.name)}: {grouping.labels[place]}"
-        for grouping, each in zip(shown, means, strict=True)
-        for place in np.flatnonzero(each.is_bad)
-    ]
-
-
-def _measure_groups(
-    rows: MeasuredRows, ranked: list[Grouping], names: list[str] | None
-) -> tuple[list[Grouping], list[_Means], int]:
-    """Return the groupings to show, their coverage, and how many groups there are in all that were looked at."""
-    if names is None:
-        by_answer = _group_by_answer(rows)
-        examined = [*by_answer, *ranked]
-        shown = [*by_answer, *sorted(ranked, key=lambda grouping: _coverage_p_value(rows, grouping))][:MOST_SHOWN]
-    else:
-        columns = {str(name): rows.frame.iloc[:, place] for place, name in enumerate(rows.frame.columns)}
-        shown = examined = [group_rows(read_feature(name, columns[name])) for name in names]
-    n_groups = sum(len(grouping.labels) for grouping in examined)
-    return shown, [_average_coverage(rows, grouping, CHANCE_LEVEL / n_groups) for grouping in shown], n_groups
-
-
-def _group_by_answer(rows: MeasuredRows) -> list[Grouping]:
-    """Return the rows by their true class, or by the number that is predicted for them if it is one."""
-    if rows.is_class:
-        classes = np.array([str(label) for label in rows.target.tolist()], dtype=object)
-        return [group_rows(Feature(_TRUE_CLASS, "category", classes))]
-    value = np.asarray(rows.assessment.value, dtype=np.float64).reshape(len(rows), -1)
-    if value.shape[1] > 1 or np.ptp(value) == 0:
-        return []
-    return [group_rows(Feature(_PREDICTED, "number", value[:, 0]))]
-
-
-def _name_cure(column: str) -> str:
-    """Return which groups to calibrate by themselves."""
-    name = {_TRUE_CLASS: "class", _PREDICTED: "prediction"}.get(column, column)
-    return (
-        f"To cover every group of {shorten(column)} as promised, calibrate the model with groups={name!r}: each "
-        "group then has intervals or sets of its own width."
-    )
-
-
-def _make_calibrated_table(rows: MeasuredRows) -> list[Table]:
-    """Return the coverage of the groups that the model was calibrated by, if there are any."""
-    if rows.groups is None or rows.group_codes is None:
-        return []
-    members = [rows.group_codes == place for place in range(len(rows.groups))]
-    shares = [float(np.mean(rows.is_covered[member])) if member.any() else None for member in members]
-    columns: list[Any] = [
-        ("group", [each["group"] for each in rows.groups], shorten),
-        ("calibration rows", [each["calibration rows"] for each in rows.groups], "{:,}".format),
-        ("calibrated by", [each["calibrated by"] for each in rows.groups], str),
-        ("rows here", [int(member.sum()) for member in members], "{:,}".format),
-        ("covered", shares, lambda share: "–" if share is None else format_percent(share)),
-    ]
-    caption = f"The groups that were calibrated by themselves; {format_percent(rows.coverage)} is promised to each."
-    return [make_table("calibrated-groups", caption, columns)]
-
-
-def _coverage_p_value(rows: MeasuredRows, grouping: Grouping) -> float:
-    """Return the p-value of equal coverage in all groups, by the chi-squared test."""
-    from scipy.stats import chi2_contingency
-
-    if rows.is_covered.all() or not rows.is_covered.any():
-        return 1.0
-    n_covered = np.bincount(grouping.member, rows.is_covered)
-    found: Any = chi2_contingency([n_covered, grouping.n_rows - n_covered], correction=False)
-    return float(found.pvalue)
-
-
-def _average_coverage(rows: MeasuredRows, grouping: Grouping, level: float) -> _Means:
-    """Return the share covered, its exact 95 % interval (Clopper and Pearson), and whether it is below chance."""
-    from scipy.stats import binomtest
-
-    n_covered = np.bincount(grouping.member, rows.is_covered).astype(int)
-    counts = list(zip(n_covered.tolist(), grouping.n_rows.tolist(), strict=True))
-    ends = [binomtest(count, n).proportion_ci(1 - CHANCE_LEVEL) for count, n in counts]
-    low, high = np.array([(end.low, end.high) for end in ends]).T
-    is_low = [
-        make_coverage_distribution(n, rows.n_calibration, rows.coverage).cdf(count) < level for count, n in counts
-    ]
-    return _Means("share covered", n_covered / grouping.n_rows, low, high, is_bad=np.array(is_low))
-
-
-def _draw_means(
-    grouping: Grouping, means: _Means, name: str, reading: str, *, line: float, limits: tuple[float, float]
+def draw_means(
+    grouping: Grouping,
+    means: Means,
+    name: str,
+    reading: str,
+    *,
+    line: float,
+    limits: tuple[float, float],
+    title: str | None = None,
 ) -> Picture:
     """Draw a dot and a range for each group, from top to bottom, and a line to compare with."""
     labels = [f"{label}  ({n:,})" for label, n in zip(grouping.labels, grouping.n_rows, strict=True)]
@@ -348,15 +239,15 @@ def _draw_means(
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.grid(axis="x", alpha=0.2, linewidth=0.6)
 
-    title = shorten(grouping.name)
+    header = shorten(grouping.name)
     columns = {"rows": grouping.n_rows, means.name: means.mean, "from": means.low, "to": means.high}
-    header = f"column {title}".strip() if title in ("", *columns) else title
+    header = f"column {header}".strip() if header in ("", *columns) else header
     return draw_picture(
         name,
         draw,
         {header: grouping.labels, **columns},
-        title=title,
+        title=shorten(grouping.name) if title is None else title,
         reading=reading,
         height=0.7 + 0.33 * len(labels),
-        file_name=f"{name}-{title}",
+        file_name=f"{name}-{shorten(grouping.name)}",
     )

@@ -14,7 +14,7 @@ from onsphere.report.elements import Table, Tile, Verdict, make_table
 from onsphere.report.formatting import format_number, format_percent, shorten
 from onsphere.report.measured_rows import CHANCE_LEVEL, Feature, MeasuredRows
 
-__all__ = ["format_mean_error", "summarize"]
+__all__ = ["compute_gain", "find_chance_range", "format_mean_error", "summarize"]
 
 # The uncertainty is a clear guide to the errors from the first value on, and a loose guide from the second on: of the
 # AUROC for classes (True), and of the rank correlation for numbers (False).
@@ -50,7 +50,7 @@ def _write_headline(rows: MeasuredRows) -> str:
     error = format_mean_error(rows, rows.error, decimals=1)
     covered = format_percent(float(np.mean(rows.is_covered)), decimals=1)
     promised = format_percent(rows.coverage)
-    low, high = (format_percent(share, decimals=1) for share in _find_chance_range(rows))
+    low, high = (format_percent(share, decimals=1) for share in find_chance_range(rows))
     if rows.is_class:
         text = (
             f"it names the wrong class in {error} of the cases; {covered} of the true classes are in their {promised} "
@@ -71,7 +71,8 @@ def _write_headline(rows: MeasuredRows) -> str:
     return f"{seen} Here {text} {acceptance}".strip()
 
 
-def _find_chance_range(rows: MeasuredRows) -> tuple[float, float]:
+def find_chance_range(rows: MeasuredRows) -> tuple[float, float]:
+    """Return the range in which the share of covered rows lies by chance, if the promise is kept."""
     return find_coverage_range(len(rows), rows.n_calibration, rows.coverage, level=CHANCE_LEVEL)
 
 
@@ -125,7 +126,7 @@ def _is_boolean(feature: Feature) -> bool:
 
 def _make_tiles(rows: MeasuredRows) -> list[Tile]:
     """Return a few large figures."""
-    low, high = (format_percent(share) for share in _find_chance_range(rows))
+    low, high = (format_percent(share) for share in find_chance_range(rows))
     chance = f"{low} or more is as promised" if rows.is_class else f"chance: {low} to {high}"
     _, guess = _measure_guess(rows)
     guessing = f"{guess} by guessing the {'most common class' if rows.is_class else 'middle'}"
@@ -164,9 +165,14 @@ def _measure_guess(rows: MeasuredRows) -> tuple[float, str]:
     return error, format_number(error)
 
 
+def compute_gain(rows: MeasuredRows) -> float:
+    """Return the share of the error of the best constant guess that the model takes off."""
+    guess, _ = _measure_guess(rows)
+    return 1 - float(np.mean(rows.error)) / guess if guess > 0 else 0.0
+
+
 def _judge_error(rows: MeasuredRows) -> Verdict:
-    error, (guess, guess_text) = float(np.mean(rows.error)), _measure_guess(rows)
-    gain = 1 - error / guess if guess > 0 else 0.0
+    gain, (_, guess_text) = compute_gain(rows), _measure_guess(rows)
     guessing = "always naming the most common class" if rows.is_class else "always guessing the middle of these rows"
     wrong = "is wrong in" if rows.is_class else "is off by"
     text = f"It {wrong} {format_mean_error(rows, rows.error)}; {guessing} {wrong} {guess_text}."
@@ -180,7 +186,7 @@ def _judge_error(rows: MeasuredRows) -> Verdict:
 
 
 def _judge_coverage(rows: MeasuredRows, low_groups: Sequence[str]) -> Verdict:
-    low, high = _find_chance_range(rows)
+    low, high = find_chance_range(rows)
     share = float(np.mean(rows.is_covered))
     what = "set" if rows.is_class else "interval"
     text = f"{format_percent(share)} of the rows lie inside their {what}, {format_percent(rows.coverage)} promised."
@@ -190,15 +196,16 @@ def _judge_coverage(rows: MeasuredRows, low_groups: Sequence[str]) -> Verdict:
     if share < low:
         text += f" Chance alone rarely goes below {format_percent(low)}: these rows are not like the calibration rows."
         return Verdict("poor", f"Its {what}s are too small", text)
-    if share > high and not rows.is_class:
-        text += f" More than {format_percent(high)} is not chance."
-        return Verdict("fair", f"Its {what}s are larger than needed", text)
     if share > high:
-        text += " More than promised is usual, because a set holds whole classes."
+        chance = "More than promised is usual, because a set holds whole classes."
+        text += f" {chance if rows.is_class else f'More than {format_percent(high)} is not chance.'}"
     if low_groups:
-        named = "; ".join(low_groups[:_MOST_NAMED]) + (" …" if len(low_groups) > _MOST_NAMED else "")
-        text += f" Covered too rarely, by more than chance: {named}."
+        named = "; ".join(low_groups[:_MOST_NAMED])
+        more = f" and {len(low_groups) - _MOST_NAMED:,} more" if len(low_groups) > _MOST_NAMED else ""
+        text += f" Covered too rarely, by more than chance: {named}{more}."
         return Verdict("fair", f"Its {what}s keep their promise, but not for every group", text)
+    if share > high and not rows.is_class:
+        return Verdict("fair", f"Its {what}s are larger than needed", text)
     return Verdict("good", f"Its {what}s keep their promise", text)
 
 

@@ -1,0 +1,85 @@
+"""Write the commands for what a report says to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+__all__ = ["list_given_options", "make_command_writer"]
+
+# Options that only say what to print.
+_OF_OUTPUT = ("--quiet", "--json")
+_NEW_ROWS = "new.csv"
+
+
+def list_given_options() -> dict[str, list[str]]:
+    """Return the options that the user gave to the running command, each with its values; a flag has none."""
+    context = click.get_current_context()
+    found: dict[str, list[str]] = {}
+    for parameter in context.command.params:
+        name, value = max(parameter.opts, key=len), context.params.get(parameter.name or "")
+        is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+        if isinstance(parameter, click.Option) and is_given and name not in _OF_OUTPUT:
+            values = value if isinstance(value, list | tuple) else [] if parameter.is_flag else [value]
+            found[name] = [str(each) for each in values]
+    return found
+
+
+def make_command_writer(
+    summary: Mapping[str, Any], *, model: Path | None, report: Path
+) -> Callable[[str, Mapping[str, Any]], str | None]:
+    """Return a function that writes the command for a step, by how the model was fitted."""
+    # A file of an earlier version does not tell its options; those that matter most are known.
+    given = summary.get("options")
+    known = {"--target": list(summary["targets"]), "--backbone": [summary["backbone"]]}
+    options: dict[str, list[str]] = known if given is None else given
+    data = str(summary.get("data", "table.csv"))
+    saved = str(model or "model.onsphere")
+
+    def write_command(action: str, changes: Mapping[str, Any]) -> str | None:
+        if action == "fit":
+            return _write_fit(data, options, changes, saved=saved, report=str(report))
+        words = {
+            "predict": ["predict", saved, _NEW_ROWS, "--out", "predictions.csv"],
+            "update": ["update", saved, _NEW_ROWS],
+            "report": ["report", saved, _NEW_ROWS, "--out", str(report)],
+        }[action]
+        if changes.get("explain"):
+            words = ["predict", saved, data, "--explain", "--keep", changes["keep"], "--out", "explained.csv"]
+        return shlex.join(["onsphere", *words])
+
+    return write_command
+
+
+def _write_fit(
+    data: str, options: Mapping[str, list[str]], changes: Mapping[str, Any], *, saved: str, report: str
+) -> str | None:
+    """Return the command that was given with some options changed; None if it had them already."""
+    changed = {name: list(values) for name, values in options.items()}
+    for name, value in changes.items():
+        flag = f"--{name}"
+        if name == "ignore":
+            changed[flag] = list(dict.fromkeys([*changed.get(flag, []), *value]))
+        elif value is True:
+            changed[flag] = []
+        else:
+            changed[flag] = [str(value)]
+    if changes.get("backbone") == "auto" and "--backbone" not in options:
+        return None  # as it is by default
+    if "refit" in changes and "--test" in options:
+        return None  # all rows were learned from
+    if changes and changed == options:
+        return None
+    changed.setdefault("--save", [saved])
+    changed["--report"] = [report]
+    words = [word for flag, values in changed.items() for word in ([flag] if not values else _repeat(flag, values))]
+    return shlex.join(["onsphere", "fit", data, *words])
+
+
+def _repeat(flag: str, values: list[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
