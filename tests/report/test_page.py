@@ -12,6 +12,8 @@ import pytest
 from scipy import sparse
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from onsphere import (
     AcceptShare,
@@ -79,6 +81,9 @@ def test_the_sections_are_in_order(regression, classification):
     heads = [
         "What it does, and how far to trust it",
         "In pictures",
+        "Which classes it finds",
+        "Over time",
+        "What drives it",
         "Noise and novelty",
         "Where it is least trusted",
         "Worst accepted, best rejected",
@@ -86,8 +91,11 @@ def test_the_sections_are_in_order(regression, classification):
         "Compared with the <second> intake",
         "How it was made",
         "What this does not promise",
+        "What to do next",
     ]
-    for report, expected in ((regression, heads), (classification, [head for head in heads if "intake" not in head])):
+    of_numbers = [head for head in heads if head != "Which classes it finds"]
+    of_classes = [head for head in heads if head != "Over time" and "intake" not in head]
+    for report, expected in ((regression, of_numbers), (classification, of_classes)):
         assert [head for head in report.page.headings if head in heads] == expected
     assert regression.page.headings[0] == "Predicting progression"
     assert "diabetes.csv" in regression.text
@@ -130,9 +138,13 @@ def test_rows_without_a_finite_prediction_are_left_out_and_counted(write):
 
 def test_a_negative_uncertainty_has_no_scatter_plot(model, write, monkeypatch):
     assert "error-and-uncertainty.csv" in write(model).page.downloads
-    assessment = model.assess(X[100:])
-    lower = replace(assessment, uncertainty=assessment.uncertainty - 5)
-    monkeypatch.setattr(model, "assess", lambda *_, **__: lower, raising=False)
+    assess = model.assess
+
+    def lower(*rows, **options):
+        found = assess(*rows, **options)
+        return replace(found, uncertainty=found.uncertainty - 5)
+
+    monkeypatch.setattr(model, "assess", lower, raising=False)
     assert "error-and-uncertainty.csv" not in write(model).page.downloads
 
 
@@ -209,7 +221,9 @@ def test_the_page_of_a_large_table_stays_small(rows, monkeypatch, tmp_path, read
         frame=features,
         target=rng.normal(size=(n, 1)),
     )
-    model = HCMRegressor(TREES, random_state=0).fit(X[:60], Y[:60]).calibrate(X[60:100], Y[60:100])
+    numbers = FunctionTransformer(pd.DataFrame.astype, kw_args={"dtype": float})
+    model = HCMRegressor(make_pipeline(numbers, TREES), random_state=0)
+    model.fit(features[:60], Y[:60]).calibrate(features[60:100], Y[60:100])
     monkeypatch.setattr(page, "measure_rows", lambda *_, **__: many)
     path = write_report(model, features, None, tmp_path / "report.html")
     assert path.stat().st_size < 3e6

@@ -1,24 +1,18 @@
-"""Groups of rows, and their confidence and coverage."""
+"""Groups of rows, and their confidence."""
 
 import base64
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from scipy import stats
 
-from onsphere.report.formatting import format_percent
 from onsphere.report.measured_rows import read_feature
 from onsphere.report.row_groups import (
     MOST_LEVELS,
-    _name_cure,
     group_rows,
-    list_low_groups,
     rank_columns,
-    show_group_coverage,
     show_least_trusted,
 )
 
@@ -101,8 +95,6 @@ def test_the_column_that_explains_the_uncertainty_comes_first(rows):
     assert len(section.pictures) == 6
     assert "for the 6 of 8 columns where it differs most" in section.paragraphs[0]
     assert section.tables[0].rows[0][:2] == ["tilt", "> 299"]
-    named = show_group_coverage(measured, ranked, ["noise 3"])
-    assert [picture.title for picture in named.pictures] == ["noise 3"]
 
 
 def test_a_column_named_like_a_figure_keeps_its_labels_in_the_file(rows):
@@ -161,71 +153,9 @@ def test_the_bars_of_confidence_by_hand(several):
         assert_allclose(table["to"] - table["from"], np.multiply(half, 2), rtol=1e-5)
 
 
-# --- coverage ---
-
-
-def test_a_group_with_low_coverage_is_found_but_noise_is_not(rows):
-    n, rng = 600, np.random.default_rng(0)
-    frame = pd.DataFrame({"tool": np.repeat(["a", "b", "c"], [60, 240, 300]), "noise": rng.normal(size=n)})
-    covered = rng.uniform(size=n) < 0.9
-    fair = rows(rng.exponential(size=n), rng.uniform(size=n), covered=covered, frame=frame)
-    says = show_group_coverage(fair, rank_columns(fair), None).paragraphs[1]
-    assert says.startswith("No group shown is covered less often than chance allows")
-    covered[:60] = np.arange(60) % 2
-    unfair = rows(fair.error, fair.assessment.uncertainty, covered=covered, frame=frame)
-    section = show_group_coverage(unfair, rank_columns(unfair), None)
-    assert section.paragraphs[1].startswith("Covered too rarely, by more than chance: tool: a.")
-    assert [picture.title for picture in section.pictures] == ["tool", "noise"]
-    assert "not by chance" in section.pictures[0].reading
-    assert section.paragraphs[2].startswith(
-        "To cover every group of tool as promised, calibrate the model with groups='tool'"
-    )
-
-
-def test_numbers_are_grouped_by_what_is_predicted_first(rows):
-    n, rng = 600, np.random.default_rng(0)
-    value = np.arange(float(n))
-    covered = (value < 450) | (value % 10 < 6)
-    frame = pd.DataFrame({"x": rng.normal(size=n)})
-    plain = rows(rng.exponential(size=n), rng.uniform(size=n), covered=covered, frame=frame)
-    measured = replace(plain, assessment=replace(plain.assessment, value=value))
-    ranked = rank_columns(measured)
-    section = show_group_coverage(measured, ranked, None)
-    assert section.pictures[0].title == "predicted value"
-    assert list_low_groups(measured, ranked, None) == ["predicted value: > 449"]
-    assert section.paragraphs[2].startswith("To cover every group of predicted value as promised")
-    assert "groups='prediction'" in section.paragraphs[2]
-
-
-def test_groups_that_were_calibrated_are_tabulated_and_no_cure_is_named(rows):
-    n, rng = 600, np.random.default_rng(0)
-    codes = np.repeat([0, 1], [200, 400])
-    frame = pd.DataFrame({"tool": np.array(["a", "b"])[codes]})
-    covered = np.r_[np.arange(200) % 2 == 0, np.ones(400, dtype=bool)]
-    groups = [{"group": name, "calibration rows": 70, "calibrated by": "its own rows"} for name in ("a", "b", "c")]
-    plain = rows(rng.exponential(size=n), rng.uniform(size=n), covered=covered, frame=frame)
-    section = show_group_coverage(replace(plain, groups=groups, group_codes=codes), rank_columns(plain), None)
-    assert len(section.paragraphs) == 2
-    (table,) = section.tables
-    assert [cells[-2:] for cells in table.rows] == [
-        ["200", format_percent(0.5)],
-        ["400", format_percent(1.0)],
-        ["0", "–"],
-    ]
-
-
-def test_the_cure_of_a_class_is_to_calibrate_by_class():
-    assert "groups='class'" in _name_cure("true class")
-
-
-def test_the_coverage_of_each_group_by_hand(several):
-    assessment, Y = several.model.assess(several.X), several.y.to_numpy()
-    covered = ((assessment.lower <= Y) & (assessment.upper >= Y)).all(axis=1)
-    assert f"for {format_percent(covered.mean(), decimals=1)} of the rows, all outputs lie inside" in several.text
-    for place, name in enumerate(["x1", "x0"], start=1):
-        table, column = several.table(f"coverage-{place}-{name}.csv"), several.X[:, int(name[1])]
-        group = np.searchsorted(np.quantile(column, [0.25, 0.5, 0.75], method="inverted_cdf"), column)
-        counts = pd.Series(covered).groupby(group).agg(["sum", "count"]).to_numpy()
-        assert_allclose(table["share covered"], counts[:, 0] / counts[:, 1], rtol=1e-6)
-        exact = [stats.binomtest(k, n).proportion_ci(0.95, method="exact") for k, n in counts.tolist()]
-        assert_allclose(np.column_stack([table["from"], table["to"]]), exact, rtol=1e-5)
+def test_columns_that_say_the_same_are_told_once(rows):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"metres": rng.uniform(size=100), "other": rng.uniform(size=100)})
+    frame["feet"] = 3.28 * frame["metres"]
+    measured = rows(rng.exponential(size=100), rng.uniform(size=100), frame=frame)
+    assert sorted(grouping.name for grouping in rank_columns(measured)) == ["metres", "other"]

@@ -121,7 +121,9 @@ def test_a_group_that_breaks_the_promise_turns_the_verdict(rows):
     assert summarize(measured)["verdicts"][1].kind == "good"
     found = summarize(measured, low_groups=["tool: a", "tool: b", "day: 1", "day: 2"])["verdicts"][1]
     assert (found.kind, found.title) == ("fair", "Its intervals keep their promise, but not for every group")
-    assert found.text.endswith("Covered too rarely, by more than chance: tool: a; tool: b; day: 1 ….")
+    assert found.text.endswith("Covered too rarely, by more than chance: tool: a; tool: b; day: 1 and 1 more.")
+    too_wide = summarize(rows(uncertainty, uncertainty), low_groups=["tool: a"])["verdicts"][1]
+    assert (too_wide.kind, "More than" in too_wide.text, "tool: a" in too_wide.text) == ("fair", True, True)
 
 
 def test_sets_that_hold_more_than_promised_are_usual(rows):

@@ -78,7 +78,7 @@ def find_drivers(rows: MeasuredRows, model: Any, *, as_array: bool) -> Drivers:
     )
     before = _measure(few, few.assessment)
     places = [_find_places(frame, names[group]) for group in order]
-    after = np.array([_shuffle(few, model, frame, place, as_array=as_array) for place in places])
+    after = np.array([_shuffle(few, model, frame, place, list(before), as_array=as_array) for place in places])
     effects = {name: _find_effect(before[name], after[:, :, index], name) for index, name in enumerate(before)}
     return Drivers(
         columns=[names[group] for group in order],
@@ -110,7 +110,9 @@ def _list_predictions(rows: MeasuredRows) -> list[Floats]:
     return list(np.asarray(values, dtype=np.float64).T)
 
 
-def _shuffle(rows: MeasuredRows, model: Any, frame: Any, places: list[int], *, as_array: bool) -> list[list[float]]:
+def _shuffle(
+    rows: MeasuredRows, model: Any, frame: Any, places: list[int], names: list[str], *, as_array: bool
+) -> list[list[float]]:
     """Return the measures after each shuffle of these columns, which are shuffled together."""
     import pandas as pd
 
@@ -121,7 +123,8 @@ def _shuffle(rows: MeasuredRows, model: Any, frame: Any, places: list[int], *, a
     for place in places:
         shuffled.isetitem(place, frame.iloc[:, place].take(source).reset_index(drop=True))
     result = model.assess(shuffled.to_numpy() if as_array else shuffled, coverage=rows.coverage)
-    return [list(_measure(rows, result[index * n : (index + 1) * n]).values()) for index in range(N_SHUFFLES)]
+    measured = [_measure(rows, result[index * n : (index + 1) * n]) for index in range(N_SHUFFLES)]
+    return [[each[name] for name in names] for each in measured]
 
 
 def _measure(rows: MeasuredRows, result: Assessment) -> dict[str, float]:

@@ -47,8 +47,12 @@ def measure_group_coverage(rows: MeasuredRows, ranked: list[Grouping], names: li
     Shown are the named columns, or those where coverage is too low or differs most.
     """
     if names is None:
-        by_answer = [*_group_by_answer(rows), *_group_by_calibration(rows)]
-        others = [*_group_by_time(rows), *ranked]
+        by_answer, others = _group_by_answer(rows), [*_group_by_time(rows), *ranked]
+        by_answer += [
+            grouping
+            for grouping in _group_by_calibration(rows)
+            if not any(_is_same(grouping, other) for other in [*by_answer, *others])
+        ]
     else:
         columns = {str(name): rows.frame.iloc[:, place] for place, name in enumerate(rows.frame.columns)}
         by_answer, others = [group_rows(read_feature(name, columns[name])) for name in names], []
@@ -122,6 +126,12 @@ def _group_by_calibration(rows: MeasuredRows) -> list[Grouping]:
         return []
     labels = np.array([str(each["group"]) for each in rows.groups] + ["none"], dtype=object)
     return [group_rows(Feature(_CALIBRATED, "category", labels[rows.group_codes]))]
+
+
+def _is_same(first: Grouping, second: Grouping) -> bool:
+    """Return whether two groupings split the rows alike."""
+    pairs = {(int(one), int(other)) for one, other in zip(first.member, second.member, strict=True)}
+    return len(pairs) == len(first.labels) == len(second.labels)
 
 
 def _group_by_time(rows: MeasuredRows) -> list[Grouping]:

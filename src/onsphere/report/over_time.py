@@ -47,11 +47,11 @@ def measure_over_time(rows: MeasuredRows) -> Timeline | None:
         return None
     known = np.flatnonzero(~rows.times.is_missing)
     window = int(np.clip(len(known) // 10, FEWEST_ROWS, MOST_ROWS))
-    if len(known) < 2 * window:
-        return None
     order = known[np.argsort(rows.times.values[known], kind="stable")]
     moments = rows.times.values[order]
-    labels = label_values(rows.times, moments[[0, -1]]) if moments[0] < moments[-1] else ["", ""]
+    if len(known) < 2 * window or moments[0] == moments[-1]:
+        return None
+    labels = label_values(rows.times, moments[[0, -1]])
     is_date = rows.times.kind == "date"
     return Timeline(
         name=rows.times.name,
