@@ -101,9 +101,10 @@ def test_the_report_names_the_cure_and_then_the_groups(folder):
     fit("--groups", "site")
     run("report", "m.onsphere", "rows.csv", "--out", "after.html")
     after = (folder / "after.html").read_text()
-    assert "calibrate the model with groups=" in page
+    cure = "--groups site --report before.html"
+    assert cure in page
     assert "The groups that were calibrated by themselves" in after
-    assert "calibrate the model with groups=" not in after
+    assert "Calibrate by" not in after
 
 
 def test_labels_from_before_the_calibration_are_rejected(folder):

@@ -221,7 +221,7 @@ def test_the_page_of_a_large_table_stays_small(rows, monkeypatch, tmp_path, read
         frame=features,
         target=rng.normal(size=(n, 1)),
     )
-    numbers = FunctionTransformer(pd.DataFrame.astype, kw_args={"dtype": float})
+    numbers = FunctionTransformer(np.asarray, kw_args={"dtype": float})
     model = HCMRegressor(make_pipeline(numbers, TREES), random_state=0)
     model.fit(features[:60], Y[:60]).calibrate(features[60:100], Y[60:100])
     monkeypatch.setattr(page, "measure_rows", lambda *_, **__: many)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-from click.core import ParameterSource
+import typer
 
 __all__ = ["list_given_options", "make_command_writer"]
 
@@ -17,15 +16,15 @@ _OF_OUTPUT = ("--quiet", "--json")
 _NEW_ROWS = "new.csv"
 
 
-def list_given_options() -> dict[str, list[str]]:
+def list_given_options(context: typer.Context) -> dict[str, list[str]]:
     """Return the options that the user gave to the running command, each with its values; a flag has none."""
-    context = click.get_current_context()
     found: dict[str, list[str]] = {}
     for parameter in context.command.params:
-        name, value = max(parameter.opts, key=len), context.params.get(parameter.name or "")
-        is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
-        if isinstance(parameter, click.Option) and is_given and name not in _OF_OUTPUT:
-            values = value if isinstance(value, list | tuple) else [] if parameter.is_flag else [value]
+        name, value = max(parameter.opts, key=len), context.params.get(str(parameter.name))
+        source = context.get_parameter_source(str(parameter.name))
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if name.startswith("--") and is_given and name not in _OF_OUTPUT:
+            values: Any = value if isinstance(value, list | tuple) else [] if value is True else [value]
             found[name] = [str(each) for each in values]
     return found
 

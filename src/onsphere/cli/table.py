@@ -76,6 +76,7 @@ _FEWEST_REPORTED = 10  # rows that the model has not seen
 
 
 def fit(
+    context: typer.Context,
     data: Data,
     target: Target,
     task: Task = "auto",
@@ -208,7 +209,7 @@ def fit(
                 f"Got {len(found.y_test)}. Add rows, or leave --report out."
             )
         other = None if shifted is None else read_feature_rows(shifted, found.columns, delimiter)
-        summary = {"data": str(data), "options": list_given_options(), **found.summary()}
+        summary = {"data": str(data), "options": list_given_options(context), **found.summary()}
         if save is not None:
             progress("saving")
             found.model.save(save, summary=summary)
