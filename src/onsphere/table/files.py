@@ -120,8 +120,8 @@ def read_batches(
             _check_n_rows(path, n_rows)
 
 
-def read_schema(path: str | Path, columns: Sequence[Column]) -> Any:
-    """Return the names and types of the columns that `read_batches` yields."""
+def read_schema(path: str | Path, columns: Sequence[Column] | None = None) -> Any:
+    """Return the names and types of the columns that `read_batches` yields; by default of all, text in CSV."""
     import pyarrow as pa
 
     path = Path(path)
@@ -134,8 +134,11 @@ def read_schema(path: str | Path, columns: Sequence[Column]) -> Any:
             case "arrow":
                 schema = _open_arrow(path).schema
             case _:
-                dialect = Dialect(path, None)
-                return pa.schema(_choose_types(select_columns(str(path), dialect.names, columns)))
+                names = Dialect(path, None).names
+                found = [Column(name, "key") for name in names] if columns is None else columns
+                return pa.schema(_choose_types(select_columns(str(path), names, found)))
+        if columns is None:
+            return schema
         return pa.schema([schema.field(each.name) for each in select_columns(str(path), schema.names, columns)])
 
 

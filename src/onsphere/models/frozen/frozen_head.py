@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from onsphere._internal.row_hashes import hash_numbers, hash_rows
+from onsphere._internal.row_hashes import hash_rows
 from onsphere._internal.validation import (
     Floats,
     check_fitted,
+    check_labels,
     check_no_gradient,
     check_number,
     check_option,
+    check_regression_target,
     check_same_length,
     check_target_given,
     is_frame,
@@ -28,9 +30,10 @@ from onsphere._internal.validation import (
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
 from onsphere.models.frames import FRAMES, check_frames
 from onsphere.models.frozen.blocks import take_last_block
-from onsphere.models.frozen.ridge import Design, Head, Kernel, Linear, Quadratic
+from onsphere.models.frozen.ridge import Head
 from onsphere.models.frozen.solved import SolvedModel
 from onsphere.models.frozen.sums import Solution, Sums, list_differences
+from onsphere.models.frozen.survey import Moments, Survey
 from onsphere.models.frozen.targets import ClassTarget, NumberTarget
 
 __all__ = ["FrozenHead"]
@@ -257,25 +260,49 @@ class FrozenHead(SolvedModel):
 
     def _begin(self, rows: Floats, y: Any, *, classes: Any) -> None:
         """Fix everything that must be known before the first sum."""
+        seed = self._draw_seed()
+        self._begin_from(self._survey(rows, y, seed, classes=classes), y)
+        if isinstance(self.target_, ClassTarget) and classes is None and self.task == "auto":
+            _warn_about_integers(self.classes_)
+
+    def _draw_seed(self) -> int:
+        return int(make_random_state(self, self.random_state).randint(2**31 - 1))
+
+    def _survey(self, rows: Floats, y: Any, seed: int, *, classes: Any = None) -> Survey:
+        """Return what must be known of all rows before the first sum, for these ones."""
         self._check_parameters()
-        widths, frames = self._check_layers(rows), check_frames(self, FRAMES)
+        widths = self._check_layers(rows)
+        check_frames(self, FRAMES)
         check_target_given(self, y)
         check_same_length(rows, y)
         if self.task == "regression" and classes is not None:
             raise parameter_error(self, "classes", "None if task='regression'", classes)
-        has_classes = classes is not None or self._has_classes(y)
-        self.target_ = ClassTarget.fit(self, y, classes) if has_classes else NumberTarget.fit(self, y)
-        if has_classes and classes is None and self.task == "auto":
-            _warn_about_integers(self.classes_)
-        named = is_frame(y) and not has_classes
-        self._output_names = tuple(str(name) for name in y.columns) if named else None
-        seed = int(make_random_state(self, self.random_state).randint(2**31 - 1))
-        names = _JOINT if self.kind == "joint" else (self.kind,)
+        if classes is not None or self._has_classes(y):
+            target = np.unique(check_labels(self, y if classes is None else classes))
+        else:
+            target = Moments.from_target(check_regression_target(self, y))
         with np.errstate(over="ignore", invalid="ignore"):  # huge features are refused with the rows themselves
-            designs = {name: self._make_design(name, take_last_block(rows, widths), seed) for name in names}
-        sizes = {"n_features": rows.shape[1], "n_targets": self.target_.width}
-        beside = tuple(name for name in FRAMES[1:] if name in frames)
-        self._set_sums(Sums.empty(designs, seed, **sizes, widths=widths, frames=beside))
+            return Survey.from_rows(take_last_block(rows, widths), target, seed, self.n_landmarks)
+
+    def _begin_from(self, survey: Survey, y: Any) -> None:
+        """Fix everything from a survey of all rows, of which y is the target of some."""
+        is_number = isinstance(survey.target, Moments)
+        self.target_ = NumberTarget.make(survey.target) if is_number else ClassTarget.fit(self, survey.target)
+        self._output_names = tuple(str(name) for name in y.columns) if is_number and is_frame(y) else None
+        names, beside = _JOINT if self.kind == "joint" else (self.kind,), check_frames(self, FRAMES)
+        with np.errstate(over="ignore", invalid="ignore"):
+            designs = {name: survey.make_design(name, self.bandwidth) for name in names}
+        widths = (self.n_features_in_,) if self.layers is None else tuple(int(width) for width in self.layers)
+        self._set_sums(
+            Sums.empty(
+                designs,
+                survey.seed,
+                n_features=self.n_features_in_,
+                n_targets=self.target_.width,
+                widths=widths,
+                frames=tuple(name for name in FRAMES[1:] if name in beside),
+            )
+        )
         self._seen = np.empty(0, dtype=np.uint64)
 
     def _check_parameters(self) -> None:
@@ -298,12 +325,6 @@ class FrozenHead(SolvedModel):
             expected = f"None or a list of widths above 0 that add up to the {rows.shape[1]} features of a row"
             raise parameter_error(self, "layers", expected, given)
         return tuple(int(width) for width in given)
-
-    def _make_design(self, name: str, rows: Floats, seed: int) -> Design:
-        if name != "kernel":
-            return (Linear if name == "linear" else Quadratic).from_rows(rows)
-        _, drawn = np.unique(hash_numbers(rows, seed), return_index=True)
-        return Kernel.from_landmarks(rows[drawn[: self.n_landmarks]], self.bandwidth)
 
     def _add_rows(self, rows: Floats, y: Any) -> None:
         targets = self.target_.make_table(self, y)

@@ -29,6 +29,10 @@ _N_KEPT = 5000
 # Rows whose columns are held in memory at once.
 _N_BLOCK = 4096
 
+# What trees learn from is rounded to this share of the spread of a target: they would turn the last digits of sums,
+# which depend on the order of rows, into other trees.
+_STEP = 2.0**-20
+
 # Directions have length 1, and targets are standardised: a larger output means nothing, and its squares would overflow.
 LARGEST_OUTPUT = 1e100
 
@@ -263,7 +267,7 @@ class Sums:
             places = solution.place(self.kept.X)
             fitted = _predict_in_blocks(solution.heads[solution.value_head], solution.take_last(self.kept.X))
             error_frame = solution.target.fit_noise(
-                fitted, lambda: self._leave_out(solution), self.kept.targets, places, missed
+                _round(fitted), lambda: _round(self._leave_out(solution)), self.kept.targets, places, missed
             )
         return Frames(0, input_frame, error_frame)
 
@@ -277,6 +281,10 @@ class Sums:
 def _predict_in_blocks(head: Head, X: Floats) -> Floats:
     """Return what a head predicts for any number of rows, a block at a time."""
     return np.concatenate([head.predict(X[block]) for block in _blocks(len(X))])
+
+
+def _round(table: Floats) -> Floats:
+    return np.round(table / _STEP) * _STEP
 
 
 def _blocks(n_rows: int) -> Iterator[slice]:

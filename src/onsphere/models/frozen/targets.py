@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onsphere._internal.validation import Floats, check_at_least_two_classes, check_labels, check_regression_target
 from onsphere.models.backbone import join_columns, split_columns
+from onsphere.models.frozen.survey import Moments
 from onsphere.models.noise import N_ROWS_NEEDED, ErrorFrame, fit_error_frame
 from onsphere.sphere import Lift, OneHot, RegressionEmbedding, geometry, scores
 from onsphere.sphere.geometry import Array, SphericalOutput
@@ -27,11 +29,10 @@ class ClassTarget:
     embedding: OneHot
 
     @classmethod
-    def fit(cls, owner: object, y: Any, classes: Any) -> ClassTarget:
-        """Return a target with the given classes or, without any, those in y."""
-        labels = check_labels(owner, y if classes is None else classes)
-        check_at_least_two_classes(owner, np.unique(labels))
-        return cls(OneHot().fit(labels))
+    def fit(cls, owner: object, classes: NDArray[Any]) -> ClassTarget:
+        """Return a target with these classes, each of which comes once."""
+        check_at_least_two_classes(owner, classes)
+        return cls(OneHot().fit(classes))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -77,10 +78,9 @@ class NumberTarget:
     is_flat: bool
 
     @classmethod
-    def fit(cls, owner: object, y: Any) -> NumberTarget:
-        """Return a target with the centre and scale of y."""
-        target = check_regression_target(owner, y)
-        return cls(Lift().fit(target), target.ndim == 1)
+    def make(cls, moments: Moments) -> NumberTarget:
+        """Return a target with this centre and scale."""
+        return cls(moments.make_embedding(), moments.is_flat)
 
     @property
     def identity(self) -> dict[str, Any]:

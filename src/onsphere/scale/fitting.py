@@ -1,0 +1,231 @@
+"""Fit and calibrate on a folder of files: sums and sketches of each file, added up, on all cores or on a Ray cluster."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import clone
+
+from onsphere._internal.validation import check_option
+from onsphere.errors import InvalidInputError, OnsphereError
+from onsphere.models import FrozenHead
+from onsphere.scale.engines import ENGINES, run_locally, run_on_ray
+from onsphere.scale.folders import Folder, StoredFile
+from onsphere.scale.sketch import CalibrationSketch
+from onsphere.table.columns import Column, check_has
+from onsphere.table.files import SUFFIXES, read_batches, read_schema, to_frame
+
+__all__ = ["calibrate_dataset", "fit_head"]
+
+Model = TypeVar("Model")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file to learn from."""
+
+    file: StoredFile
+    source: Folder
+    features: list[str]
+    targets: list[str]
+    is_class: bool
+
+    def __str__(self) -> str:
+        return self.file.path
+
+    def read_rows(self) -> Iterator[tuple[Any, Any]]:
+        """Yield features and targets, some ten thousand rows at a time."""
+        kind = "category" if self.is_class else "number"
+        columns = [Column(name, "number") for name in self.features] + [Column(name, kind) for name in self.targets]
+        with self.source.open_copy(self.file.path) as path:
+            for table in read_batches(path, columns, allow_empty=True):
+                if table.num_rows:
+                    frame = to_frame(table)
+                    is_one = len(self.targets) == 1
+                    yield frame[self.features], frame[self.targets[0]].to_numpy() if is_one else frame[self.targets]
+
+
+def fit_head(
+    head: FrozenHead,
+    source: str | Path,
+    targets: str | Sequence[str],
+    *,
+    features: Sequence[str] | None = None,
+    engine: str = "local",
+    n_workers: int | None = None,
+    address: str | None = None,
+) -> FrozenHead:
+    """Fit a FrozenHead of any kind on every row of a folder with CSV, Parquet or Arrow files.
+
+    The result is that of `head.fit` on all rows at once, however they are spread over files, up to rounding: heads are
+    solved from sums over rows, landmarks and the rows behind the novelty frame are drawn by what they hold, and both can
+    be merged. Each file is read twice, once for the scale of the target and the landmarks, once for the sums.
+
+    Parameters
+    ----------
+    head : FrozenHead
+        The parameters; it is left as it is. Set its `task` for CSV files, which have no types.
+    source : path or address
+        A folder on this disk, or in an object store.
+    targets : str or list of str
+        The column with labels or values, or several with values.
+    features : list of str, optional
+        By default all other columns of the first file.
+    engine, n_workers, address :
+        As in `assess_dataset`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np, pandas as pd
+    >>> rng = np.random.default_rng(0)
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for part in range(3):
+    ...     rows = pd.DataFrame(rng.normal(size=(100, 2)), columns=["a", "b"])
+    ...     rows.assign(y=rows["a"] + rows["b"]).to_parquet(folder / f"{part}.parquet")
+    >>> fit_head(FrozenHead("linear", random_state=0), folder, "y", n_workers=1).n_rows_
+    300
+    """
+    parts = _list_parts(source, targets, features, is_class=head.task == "classification")
+    if head.task == "auto" and any(SUFFIXES.get(Path(part.file.path).suffix) == "csv" for part in parts):
+        raise InvalidInputError(
+            "Expected a FrozenHead with a task of 'classification' or 'regression' for CSV files, which have no types. "
+            "Got 'auto'. Set its task."
+        )
+    if head.calibration is not None:
+        raise InvalidInputError(
+            f"Expected a FrozenHead without a calibration of its own. Got calibration={head.calibration!r}. Leave it "
+            "out, and call calibrate_dataset on other files."
+        )
+    run = partial(_run, engine=engine, n_workers=n_workers, address=address)
+    fitted: Any = clone(head)
+    fitted._check_rows(_make_zeros(parts[0].features, n_rows=2), fitting=True)  # which fixes the names of the columns
+    surveys = [survey for survey in run(_survey_file, parts, (fitted, fitted._draw_seed())) if survey is not None]
+    if not surveys:
+        raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
+    one, several = np.empty(0), _make_zeros(parts[0].targets, n_rows=0)  # which say what the outputs are called
+    fitted._begin_from(reduce(operator.add, surveys), one if len(parts[0].targets) == 1 else several)
+    for found in run(_sum_file, parts, FrozenHead.like(fitted)):
+        fitted.merge(found)
+    fitted._solve()
+    return fitted
+
+
+def calibrate_dataset(
+    model: Model,
+    source: str | Path,
+    targets: str | Sequence[str],
+    *,
+    engine: str = "local",
+    n_workers: int | None = None,
+    address: str | None = None,
+) -> Model:
+    """Calibrate a fitted model on every row of a folder, and return it.
+
+    Of up to some ten thousand rows the calibration is that of `model.calibrate`. Of more it has 10,000 rows, which a
+    `CalibrationSketch` chose from all: a coverage of 90 % for new rows is kept, whatever the error of the sketch.
+    Intervals of single outputs, and those with unequal tails, are as good as with 10,000 rows.
+
+    Parameters
+    ----------
+    model : HCMRegressor, HCMClassifier, FrozenHead
+        Fitted on a DataFrame; its columns are read from the files.
+    source, targets, engine, n_workers, address :
+        As in `fit_head`. The files must hold rows that the model was not fitted on.
+    """
+    known: Any = model
+    names = getattr(known, "feature_names_in_", None)
+    if names is None:
+        raise InvalidInputError(
+            "Expected a model that knows the names of its features. Got one fitted on an array. Fit it on a DataFrame."
+        )
+    parts = _list_parts(source, targets, [str(name) for name in names], is_class=hasattr(model, "classes_"))
+    found = _run(_sketch_file, parts, model, engine=engine, n_workers=n_workers, address=address)
+    sketches = [sketch for sketch in found if sketch is not None]
+    if not sketches:
+        raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
+    known._drop_thresholds()
+    known._set_calibration(reduce(CalibrationSketch.merge, sketches).make_calibration())
+    return model
+
+
+def _list_parts(
+    source: str | Path, targets: str | Sequence[str], features: Sequence[str] | None, *, is_class: bool
+) -> list[_Part]:
+    folder, wanted = Folder(source), [targets] if isinstance(targets, str) else list(targets)
+    files = folder.list_files()
+    if not files:
+        raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {source}, without any.")
+    with folder.open_copy(files[0].path) as path:
+        names = read_schema(path).names
+    chosen = [name for name in names if name not in wanted] if features is None else list(features)
+    check_has(files[0].path, names, [*chosen, *wanted])
+    return [_Part(file, folder, chosen, wanted, is_class) for file in files]
+
+
+def _make_zeros(names: Sequence[str], *, n_rows: int) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(np.zeros((n_rows, len(names))), columns=list(names))
+
+
+def _run(
+    work: Callable[[_Part, Any], Answer],
+    parts: Sequence[_Part],
+    shared: Any,
+    *,
+    engine: str,
+    n_workers: int | None,
+    address: str | None,
+) -> Iterator[Answer]:
+    """Yield what the work makes of each part, in the order of the parts, so that sums are added in the same order."""
+    check_option("fit_head", "engine", engine, ENGINES)
+    if engine == "ray":
+        work_on = partial(_explain, work)
+        found = run_on_ray(work_on, parts, shared, n_workers=n_workers, address=address)
+    else:
+        found = run_locally(partial(_explain, work, shared=shared), parts, n_workers=n_workers)
+    waiting, turn = dict[str, Answer](), iter(parts)
+    expected = next(turn)
+    for part, (answer, error) in found:
+        if error is not None:
+            raise InvalidInputError(error)
+        waiting[str(part)] = answer
+        while expected is not None and str(expected) in waiting:
+            yield waiting.pop(str(expected))
+            expected = next(turn, None)
+
+
+def _explain(work: Callable[[_Part, Any], Answer], part: _Part, shared: Any) -> tuple[Answer | None, str | None]:
+    try:
+        return work(part, shared), None
+    except (OnsphereError, OSError) as error:
+        return None, f"{part}: {' '.join(str(error).split())}"
+
+
+def _survey_file(part: _Part, shared: tuple[Any, int]) -> Any:
+    head, seed = shared
+    surveys = [head._survey(head._check_rows(X), y, seed) for X, y in part.read_rows()]
+    return reduce(operator.add, surveys) if surveys else None
+
+
+def _sum_file(part: _Part, head: FrozenHead) -> FrozenHead:
+    found = FrozenHead.like(head)
+    for X, y in part.read_rows():
+        found.partial_fit(X, y)
+    return found
+
+
+def _sketch_file(part: _Part, model: Any) -> CalibrationSketch | None:
+    found = None
+    for X, y in part.read_rows():
+        calibration = model._predict(X).calibrate(model, y)
+        found = CalibrationSketch(calibration) if found is None else found.add(calibration)
+    return found
