@@ -27,6 +27,7 @@ from sklearn.base import BaseEstimator
 
 from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.manifests import CALIBRATED_BY, find_wrong_parts
+from onsphere._internal.packed_trees import pack_trees, unpack_trees
 from onsphere._internal.saved_models import add_settings, check_trees, mark_unsigned, rename_settings, rename_types
 from onsphere._internal.validation import missing_extra_error
 from onsphere.calibration import Calibration
@@ -45,7 +46,7 @@ __all__ = [
     "to_json",
 ]
 
-FORMAT = 4
+FORMAT = 5
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
@@ -80,7 +81,7 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
     skops = _import_skops("save")
     path = Path(path)
     try:
-        content = skops.dumps(model)
+        content = skops.dumps(pack_trees(model))
     except Exception as error:  # skops lets through any error of a user's own objects
         raise InvalidTypeError(
             f"Expected a model of parts that can be saved without pickle. Got {type(error).__name__}: "
@@ -158,7 +159,7 @@ def load_with_manifest(
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other versions; ours says so in one sentence
-            model = skops.loads(content, trusted=sorted(found))
+            model = unpack_trees(skops.loads(content, trusted=sorted(found)))
         check_trees(model)
         if manifest["format"] == 1:
             rename_settings(model)

@@ -55,8 +55,9 @@ def test_a_fit_reports_columns_notes_figures_and_rows(fitted):
         "country": "unused",
         "rooms": "number",
     }
-    assert fitted.n_rows == {"table": 700, "train": 420, "calibration": 140, "test": 140}
-    assert (fitted.notes, fitted.candidates) == ([], [])
+    assert fitted.n_rows == {"table": 700, "train": 560, "calibration": 560, "test": 140}
+    assert [note.split(" and ")[0] for note in fitted.notes] == ["with 560 rows the model learns from all of them"]
+    assert fitted.candidates == []
     assert fitted.model.threshold_ is not None
     assert "model" not in fitted.summary()
     assert fitted.summary()["columns"][0]["kind"] == "key"
@@ -76,13 +77,13 @@ def test_intervals_cover_fresh_rows_as_often_as_promised(fitted, houses):
 def test_categories_are_learned_from_training_rows_alone(houses):
     """Repeat the split of the table, and the one that the model makes to calibrate, from their seeds."""
     frame = houses(500, 0)
-    found = fit_table(frame, ["price"], backbone="kernel")
+    found = fit_table(frame, ["price"], backbone="kernel", calibration="split")
     rest, _ = train_test_split(frame, test_size=0.2, random_state=0)
     kept, held = next(ShuffleSplit(1, test_size=0.25, random_state=0).split(rest))
     assert len(held) == found.n_rows["calibration"]
     assert not set(rest.index) & set(found.X_test.index)
     frame.loc[[*rest.index[held], *found.X_test.index], "city"] = "Atlantis"
-    again = fit_table(frame, ["price"], backbone="kernel")
+    again = fit_table(frame, ["price"], backbone="kernel", calibration="split")
     levels = again.model.estimator_.steps[0][1].levels_["city"]
     assert "Atlantis" not in levels
     assert set(levels) == set(frame.loc[rest.index[kept], "city"].dropna())
@@ -98,7 +99,7 @@ def test_small_tables_are_calibrated_by_folds_with_a_note(houses):
     found = fit_table(houses(40, 0), ["price"])
     assert found.backbone == "extra-trees"
     assert found.notes[0] == "32 rows are too few to choose the backbone by cross-validation"
-    assert "with 32 rows the model is calibrated by cross-validation" in found.notes[1]
+    assert "with 32 rows the model learns from all of them and is calibrated by cross-validation" in found.notes[1]
     assert found.n_rows == {"table": 40, "train": 32, "calibration": 32, "test": 8}
 
 
@@ -336,7 +337,7 @@ def test_frames_and_a_limit_on_novelty_can_be_chosen(houses):
 
 
 def test_an_error_says_that_no_backbone_can_learn(monkeypatch):
-    def broken():
+    def broken(n_rows, n_columns):
         raise InvalidInputError("nothing works")
 
     monkeypatch.setattr(choice, "CANDIDATES", {"broken": broken})
@@ -555,7 +556,7 @@ def test_classes_can_be_measured_on_other_rows():
 
 
 def test_a_refit_trains_on_the_rows_kept_out_and_is_measured_before():
-    options = {"backbone": "kernel", "frames": "target"}
+    options = {"backbone": "kernel", "frames": "target", "calibration": "split"}
     once, again = (fit_table(simple(600), ["y"], refit=refit, **options) for refit in (False, True))
     assert again.figures == once.figures
     assert (once.n_rows["train"], again.n_rows["train"]) == (360, 450)

@@ -6,6 +6,7 @@ A backbone learns one table: the columns of the direction, then the magnitude an
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Generator
@@ -97,11 +98,30 @@ def predicts_by_leaves(backbone: Any) -> bool:
     return library in ("lightgbm", "xgboost", "catboost") or isinstance(learner, forests | boosted | BaseDecisionTree)
 
 
-def make_default_backbone() -> Any:
-    """Return extremely randomised trees: no tuning, any scale of features, missing values allowed."""
+# What the nodes of a forest may take in memory, and how: of each node, and of each of its outputs.
+_MOST_BYTES, _NODE_BYTES, _OUTPUT_BYTES = 2**27, 64, 8
+_N_TREES, _FEWEST_TREES, _LEAF_SIZE = 200, 100, 2
+_FILLED = 1.2  # rows in a leaf, over the least that there may be; at the least
+
+
+def make_default_backbone(n_rows: int = 0, n_columns: int = 1) -> Any:
+    """Return extremely randomised trees: no tuning, any scale of features, missing values allowed.
+
+    For many rows or columns to learn there are fewer trees, and then more rows in each leaf, so that the forest takes
+    about 128 MiB of memory at most.
+
+    Examples
+    --------
+    >>> make_default_backbone(5_000, 4), make_default_backbone(60_000, 4)
+    (ExtraTreesRegressor(min_samples_leaf=2, n_estimators=200), ExtraTreesRegressor(min_samples_leaf=14))
+    """
     from sklearn.ensemble import ExtraTreesRegressor
 
-    return ExtraTreesRegressor(n_estimators=200, min_samples_leaf=2)
+    n_leaves = _MOST_BYTES / (2 * (_NODE_BYTES + _OUTPUT_BYTES * n_columns))  # in all trees
+    leaves_of_a_tree = n_rows / (_FILLED * _LEAF_SIZE)
+    n_trees = int(np.clip(n_leaves / max(leaves_of_a_tree, 1), _FEWEST_TREES, _N_TREES))
+    leaf_size = math.ceil(n_rows / _FILLED * n_trees / n_leaves)
+    return ExtraTreesRegressor(n_estimators=n_trees, min_samples_leaf=max(leaf_size, _LEAF_SIZE))
 
 
 def prepare_backbone(owner: object, estimator: Any, random_state: int | np.random.RandomState | None) -> Any:

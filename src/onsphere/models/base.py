@@ -20,6 +20,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.parallel import Parallel, delayed
 
 from onsphere import persistence
+from onsphere._internal.packed_trees import round_leaves
 from onsphere._internal.row_hashes import hash_rows, make_indexable
 from onsphere._internal.validation import (
     Floats,
@@ -201,6 +202,7 @@ class CalibratedModel:
 
     def _fit_and_remember(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._fit(X, y, sample_weight)
+        round_leaves(self)
         self._seen = np.empty(0, dtype=np.uint64)
         self._remember(hash_rows(X, y))
 

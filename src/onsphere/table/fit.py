@@ -18,18 +18,22 @@ from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.evaluation import evaluate
 from onsphere.models import HCMRegressor
-from onsphere.models.choice import can_choose
+from onsphere.models.choice import can_choose, count_columns, find_fast_candidate
 from onsphere.persistence import list_frames
 from onsphere.sphere.domain import find_domain
-from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, make_table_model
+from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, estimate_cost, make_table_model
 from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
 from onsphere.table.columns import Column, describe_column, join_names
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.prepare import prepare_table, read_known_rows
 
-__all__ = ["TableFit", "fit_table", "read_time"]
+__all__ = ["CALIBRATIONS", "TableFit", "fit_table", "read_time"]
+
+CALIBRATIONS = ("auto", "split", "cv")
 
 _ENOUGH_TO_SPLIT = 100  # calibration rows
+_MANY_ROWS = 5_000  # of which some calibrate; of fewer, each is worth more for training
+_N_CALIBRATION, _SHARES = 1_000, (0.05, 0.25)  # rows that are enough to calibrate on, and the share that they may be
 _N_KEPT, _N_KEPT_IN_ALL = 101, 100_000  # numbers of each column and of all columns, for the reference
 
 
@@ -113,14 +117,14 @@ def fit_table(
     kinds: Mapping[str, str] | None = None,
     test_size: float = 0.2,
     test: Any = None,
+    calibration: str = "auto",
     refit: bool = False,
     random_state: int = 0,
     on_progress: Callable[[str], None] = lambda step: None,
 ) -> TableFit:
     """Fit a model with an uncertainty on a table, calibrate it, and set a threshold.
 
-    A share of the rows is kept out to measure the model on; of the others a quarter calibrates it where that is at
-    least 100 rows, and otherwise each of five folds in turn. Encodings are learned from training rows alone. With a
+    A share of the rows is kept out to measure the model on. Encodings are learned from training rows alone. With a
     `time`, the model is trained on the past, calibrated on later rows and measured on the latest.
 
     Parameters
@@ -155,9 +159,14 @@ def fit_table(
     test_size : float in (0, 1), default 0.2
     test : DataFrame, optional
         Other rows to measure the model on, so that none are kept out for it.
+    calibration : {"auto", "split", "cv"}
+        "cv" calibrates by each of five folds in turn, so that the model learns from all rows; coverage is then not
+        guaranteed, and usually a little above what is asked. "split" keeps a quarter of the rows for it, or 1,000 where
+        there are more than 4,000 and at least a twentieth, which is a guarantee. "auto" splits from 5,000 rows on, and
+        with groups or a time, for which a quarter calibrates.
     refit : bool, default False
-        After the model is measured, fit another one on all rows, those kept out to measure it among them, and calibrate
-        it on a quarter of them. The figures stay those of the first one.
+        After the model is measured, fit and calibrate another one on all rows, those kept out to measure it among them.
+        The figures stay those of the first one.
     random_state : int, default 0
     on_progress : function of a str, optional
         Called with each step before it is taken.
@@ -170,6 +179,7 @@ def fit_table(
     ('regression', 'target has 214 different numbers', 89)
     """
     check_option("fit_table", "backbone", backbone, ["auto", *BACKBONES])
+    check_option("fit_table", "calibration", calibration, CALIBRATIONS)
     table = prepare_table(
         frame,
         targets,
@@ -202,30 +212,28 @@ def fit_table(
         X_rest, y_rest, X_test, y_test = X, y, known.X, known.y
         notes += [f"in the test rows, {note}" for note in known.notes]
     candidates: list[dict[str, Any]] = []
+    size: Any = {"n_rows": len(y_rest), "n_columns": count_columns(y, has_classes=classes)}
+    fast = find_fast_candidate(**size)
     if backbone == "auto" and not can_choose(len(y_rest), coverage):
         backbone = "extra-trees"
         notes.append(f"{len(y_rest)} rows are too few to choose the backbone by cross-validation")
+    elif backbone == "auto" and fast is not None:
+        backbone = fast
+        notes.append(f"for {len(y_rest):,} rows the backbone is {fast}; others take long, or much memory")
     elif backbone == "auto":
         options: Any = {"classes": classes, "frames": frames, "coverage": coverage, "random_state": random_state}
         backbone, candidates = choose_table_backbone(X_rest, y_rest, columns, on_progress=on_progress, **options)
-    on_progress(f"fitting {backbone} on {len(y_rest):,} rows")
-    splitting = len(y_rest) // 4 >= max(_ENOUGH_TO_SPLIT, rows_needed(coverage))
     is_ordinary = groups is None and time is None
-    if not (splitting or is_ordinary):
-        raise InvalidInputError(
-            f"Expected at least {4 * max(_ENOUGH_TO_SPLIT, rows_needed(coverage))} rows beside those kept out, to "
-            f"calibrate by group or by time. Got {len(y_rest)}. Add rows, or leave groups and time out."
-        )
-    options = {
-        "classes": classes,
-        "frames": frames,
-        "calibration": (0.25 if splitting else "cv") if is_ordinary else None,
-        "random_state": random_state,
-    }
+    is_split = _choose_split(calibration, len(y_rest), coverage, is_ordinary=is_ordinary)
+    options = {"classes": classes, "frames": frames, "random_state": random_state, **size}
+    cost = estimate_cost(backbone, columns, X_rest, y_rest, is_split=is_split, classes=classes)
+    on_progress(f"fitting {backbone} on {len(y_rest):,} rows{cost}")
 
     def fit_model(X: Any, y: Any) -> Any:
         """Fit and calibrate a model on these rows, set its threshold, and note its warnings."""
-        model = make_table_model(backbone, columns, domain=domain, **options)
+        share = float(np.clip(_N_CALIBRATION / len(y), *_SHARES)) if is_split else "cv"
+        held_out = share if is_ordinary else None
+        model = make_table_model(backbone, columns, domain=domain, calibration=held_out, **options)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if is_ordinary:
@@ -252,15 +260,15 @@ def fit_table(
         )
     if isinstance(model, HCMRegressor) and model.domain_ is not None:
         notes.append(model.domain_.reason)
-    if not splitting:
+    if not is_split:
         notes.append(
-            f"with {len(y_rest)} rows the model is calibrated by cross-validation, which is usually a little too "
-            "careful and carries no guarantee"
+            f"with {len(y_rest):,} rows the model learns from all of them and is calibrated by cross-validation, which "
+            "is usually a little too careful and carries no guarantee"
         )
     on_progress("measuring it on rows it has not seen")
     figures = evaluate(measured, X_test, y_test, coverage=coverage, targets=targets)
     n_calibration = len(model.calibration_)  # type: ignore[reportArgumentType]
-    n_train = len(y_rest) - (n_calibration if splitting else 0)
+    n_train = len(y_rest) - (n_calibration if is_split else 0)
     n_rows = {"table": len(frame), "train": n_train, "calibration": n_calibration, "test": len(y_test)}
     return TableFit(
         model,
@@ -283,6 +291,23 @@ def fit_table(
         groups,
         None if clock is None else clock.to_dict(),
     )
+
+
+def _choose_split(calibration: str, n_rows: int, coverage: float, *, is_ordinary: bool) -> bool:
+    """Return whether some rows calibrate the model, or each fold in turn."""
+    fewest = 4 * max(_ENOUGH_TO_SPLIT, rows_needed(coverage))
+    if is_ordinary and (calibration == "cv" or (calibration == "auto" and n_rows < max(_MANY_ROWS, fewest))):
+        return False
+    if calibration == "cv":
+        raise InvalidInputError(
+            "Expected rows to calibrate on by group or by time. Got calibration='cv', which has none. Choose 'split'."
+        )
+    if n_rows < fewest:
+        raise InvalidInputError(
+            f"Expected at least {fewest} rows beside those kept out, to calibrate on a quarter of them, as by group or "
+            f"by time. Got {n_rows}. Add rows, or leave groups, time and calibration out."
+        )
+    return True
 
 
 class _Split:
