@@ -187,6 +187,23 @@ def test_shapes_of_their_own_follow_the_skew_of_each_row(skewed):
     np.testing.assert_array_equal(result.upper, skewed.predict_interval(X, tails="equal")[..., 1])
 
 
+def test_sigma_has_the_level_of_the_errors_with_local_shapes_too():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 2))
+    y = X[:, 0] + rng.exponential(size=900) * (X[:, 1] > 0)
+    trees = ExtraTreesRegressor(20, min_samples_leaf=3, random_state=0)
+    model = HCMRegressor(trees, shape="local").fit(X[:400], y[:400])
+    assert model._shape.trees is not None
+    ends = model.calibrate(X[400:650], y[400:650]).predict_interval(X[650:])
+    value, sigma = model.predict(X[650:], return_std=True)
+    assert np.sqrt(np.mean(((y[650:] - value) / sigma) ** 2)) == pytest.approx(1.0, abs=0.3)
+    model._sigma_factor = None  # of which intervals are independent
+    np.testing.assert_array_equal(model.predict_interval(X[650:]), ends)
+    still = np.stack([y, np.full(900, 3.0)], axis=1)  # an output that never varies has no level
+    model = HCMRegressor(trees, shape="local").fit(X[:400], still[:400]).calibrate(X[400:650], still[400:650])
+    assert model._sigma_factor is None
+
+
 def test_folds_calibrate_the_scores_of_the_model_itself():
     """Each fold takes the scale and the kind of shape that all rows chose."""
     X, y = draw_prices(300)

@@ -357,8 +357,8 @@ class RegressionCalibration(Calibration):
     usual_width : {"total", "noise"}
         The width before labels come in.
     scaled_errors, sigma, noise : arrays of shape (n, D) or None
-        The errors, and both kinds of sigma, in units of the spread of each output. None where sigma is the only width:
-        with a shape of each row, for constant outputs and in older files.
+        The errors, and both kinds of sigma, in units of the spread of each output. The noise is None where sigma is the
+        only width: with a shape of each row. All are None for constant outputs and in older files.
     """
 
     residuals: Floats
@@ -385,11 +385,15 @@ class RegressionCalibration(Calibration):
         """Make a calibration from residuals and sigmas (n, D), uncertainties (n,), spreads (D,) and shortfalls (n,).
 
         `width` names the sigma. With `others`, those named "total" and "noise", labels can later choose between them.
+        The total alone tells how large it is beside the errors.
         """
         residuals = divide_errors(residual, sigma)
         widths: dict[str, Any] = {"width": width, "usual_width": width}
         if others is not None and (spread > 0).all():
-            scaled = {"sigma": others["total"] / spread, "noise": others["noise"] / spread}
+            scaled = {
+                "sigma": others["total"] / spread,
+                "noise": others["noise"] / spread if "noise" in others else None,
+            }
             widths |= {"scaled_errors": residual / spread, **scaled}
         if residual.shape[1] == 1:
             error, ratios = np.abs(residual[:, 0]), np.abs(residuals[:, 0])
@@ -438,10 +442,11 @@ class RegressionCalibration(Calibration):
     def _replace_oldest(self, new: Any) -> Self:
         moved = super()._replace_oldest(new.use_width(self.width))
         n_labels = 0 if self.online is None else min(self.online.n_labels + len(new), len(moved))
-        if moved.scaled_errors is None or n_labels < N_LABELS_NEEDED:
+        if moved.noise is None or n_labels < N_LABELS_NEEDED:
             return moved
+        errors: Any = moved.scaled_errors
         latest = {name: each[-n_labels:] for name, each in moved._get_widths().items()}
-        return moved.use_width(choose_width(moved.scaled_errors[-n_labels:], latest, usual=self.usual_width))
+        return moved.use_width(choose_width(errors[-n_labels:], latest, usual=self.usual_width))
 
     def interval(self, value: Floats, sigma: Floats, *, coverage: float, simultaneous: bool = True) -> Floats:
         """Return intervals value ± q·sigma of shape (n, D, 2); simultaneous ones hold all outputs of a row at once."""

@@ -74,9 +74,7 @@ class Frames:
         """The shortfall up to which a row is ordinary."""
         return None if self.input is None else self.input.ordinary
 
-    def measure_novelty(
-        self, numbers: Array | None, missed: Array | None = None
-    ) -> tuple[Array | None, Array | None]:
+    def measure_novelty(self, numbers: Array | None, missed: Array | None = None) -> tuple[Array | None, Array | None]:
         """Return novelty and shortfall of each row, (n,), if it is not known yet; None without an input frame."""
         if self.input is None:
             return None, None

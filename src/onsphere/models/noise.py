@@ -46,7 +46,7 @@ _MOST_COLUMNS = 100
 
 # Rows that a tree sees at most, without a target frame, and the number of trees if there are more: there, the error
 # frame is most of the cost.
-_N_TREE_ROWS, _N_TREES_OF_MANY = 4_000, 60
+_N_TREE_ROWS, _N_TREES_OF_MANY = 4_000, 20
 
 # The share of rows that may be in no leaf with others.
 _MOST_SEEN = 0.1
@@ -68,6 +68,9 @@ _MEDIAN_TO_SIGMA = 1.4826
 # With fewer rows than this, and without a target frame, half of the trees try every threshold: extremely randomised
 # ones miss small corners of large noise. With more rows it changes little, and takes longer.
 _FEW_ROWS = 1_000
+
+# Rows in a leaf, at least, and in tables of very few rows without a target frame, where ten are too large a part.
+_LEAF, _SMALL_LEAF, _VERY_FEW_ROWS = 10, 5, 250
 
 # Added to what trees see the logarithm of: below it, differences mean nothing.
 _SMALLEST = 1e-3
@@ -197,7 +200,8 @@ def fit_error_frame(
         scale = np.where(usual > 0, usual, scale)
     scale = np.where(scale > 0, scale, 1.0)
     mixes = sigma is None and len(error) < _FEW_ROWS
-    trees = ExtraTreesRegressor(50 if mixes else 100, min_samples_leaf=10, random_state=random_state)
+    leaf = _SMALL_LEAF if sigma is None and len(error) < _VERY_FEW_ROWS else _LEAF
+    trees = ExtraTreesRegressor(50 if mixes else 100, min_samples_leaf=leaf, random_state=random_state)
     if sigma is None and len(error) > _N_TREE_ROWS:
         trees.set_params(n_estimators=_N_TREES_OF_MANY, bootstrap=True, max_samples=_N_TREE_ROWS)
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)

@@ -20,8 +20,8 @@ __all__ = ["InputFrame", "compute_novelty", "find_relevance", "fit_input_frame",
 N_LANDMARKS = 300
 RIDGE = 0.01
 
-# Rows, at most, that landmarks are chosen from: a bound on time and memory, whatever the number of rows. Of more of them
-# the greedy choice takes outliers alone.
+# Rows, at most, that landmarks are chosen from: a bound on time and memory, whatever the number of rows. Of more, the
+# greedy choice takes outliers alone.
 _N_CANDIDATES = 4_000
 
 # Rows whose kernel is held in memory at once: few enough for the cache of a processor.
@@ -40,7 +40,7 @@ _FARTHEST = 1e8
 # What tells relevant columns from others: trees, rows they see at most, and shuffled columns to compare with. Of many
 # rows, fewer trees that look at half of the columns tell as much.
 _N_TREES, _N_TREE_ROWS, _N_SHUFFLED = 50, 2_000, 50
-_N_TREES_OF_MANY, _MANY_ROWS = 30, 1_000
+_N_TREES_OF_MANY, _MANY_ROWS = 20, 1_000
 
 # The most that one irrelevant column weighs beside a relevant one. All of them together weigh no more than one: too
 # little to hide the others, and enough to show a cell that is far out.

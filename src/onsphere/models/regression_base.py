@@ -145,9 +145,9 @@ class RegressionPrediction(NamedTuple):
         domain = model.domain_
         if domain is not None:
             domain.check(target)
-        others = None
-        if self.curves is None:
-            others = {name: self._get_interval_sigma(model, name) for name in ("total", "noise")}
+        # Scores of shapes of their own are in the units of one sigma alone.
+        names = ("total", "noise") if self.curves is None else ("total",)
+        others = {name: self._get_interval_sigma(model, name) for name in names}
         measured = RegressionCalibration.measure(
             residual=(target if domain is None else domain.to_scale(target)) - self.value,
             sigma=self._get_interval_sigma(model, model._usual_width),

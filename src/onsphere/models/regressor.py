@@ -20,6 +20,7 @@ from onsphere._internal.validation import (
     parameter_error,
 )
 from onsphere.calibration import root_mean_square
+from onsphere.calibration.calibration import divide_errors
 from onsphere.calibration.shape import SHAPES
 from onsphere.calibration.zeros import ZeroShape
 from onsphere.errors import InvalidInputError
@@ -115,7 +116,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     shape : {"pooled", "local", "auto"}, default "pooled"
         Whether errors have the same distribution on all rows, apart from sigma, or one that trees learn from rows left
         out, at the cost of five fits on four fifths of the rows. "auto" takes the better on left-out rows. Coverage
-        holds with each; with a distribution for each row, `calibrate` leaves sigma as it is.
+        holds with each.
     random_state : int, RandomState or None
         Seeds the backbone wherever its own random_state is None.
 
@@ -255,10 +256,15 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     def _set_calibration(self, calibration: Any, **options: Any) -> None:
         super()._set_calibration(calibration, **options)
-        has_curves = self._shape is not None and self._shape.trees is not None  # with which these are no ratios
-        ratios = calibration.ratios if has_curves else calibration.use_width("total").ratios
+        has_curves = self._shape is not None and self._shape.trees is not None
+        if not has_curves:
+            ratios = calibration.use_width("total").ratios
+        elif calibration.sigma is not None:  # residuals are scores here, and no ratios
+            ratios = divide_errors(calibration.scaled_errors, calibration.sigma)
+        else:
+            ratios = np.full_like(calibration.residuals, np.nan)
         size = np.sqrt(np.average(np.square(ratios), axis=0, weights=calibration.weights))
-        self._sigma_factor = size if np.isfinite(size).all() and not has_curves else None
+        self._sigma_factor = size if np.isfinite(size).all() else None
         if self._errors_at_fit is not None:
             warn_about_small_errors(*self._errors_at_fit, calibration.error, stacklevel=4)
 

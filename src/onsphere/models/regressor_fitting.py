@@ -249,9 +249,7 @@ def _fit_shape(
 ) -> Any:
     """Learn the shape of the errors of left-out rows."""
     value, sigma = left_out
-    measured: Any = frames.measure(
-        numbers, value, sigma, center=model._center, spread=model.spread_, missed=missed
-    )
+    measured: Any = frames.measure(numbers, value, sigma, center=model._center, spread=model.spread_, missed=missed)
     total = pick_width(model._usual_width, value, measured.sigma, measured.noise, model)
     residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
     inputs, asked = clip_inputs(numbers), _get_asked_shape(model)
