@@ -194,6 +194,17 @@ def test_outputs_without_errors_have_no_noise():
         assert np.isfinite(frame.measure(value, value, np.ones((50, 2)), None)).all()
 
 
+def test_a_small_corner_of_large_noise_is_found_among_very_few_rows():
+    """Six of sixty rows: in leaves of ten they would be averaged with quiet ones."""
+    rng = np.random.default_rng(0)
+    rows = np.linspace(0, 1, 60)[:, None]
+    value = np.zeros((60, 1))
+    error = rng.normal(size=(60, 1)) * np.where(rows > 0.9, 10.0, 0.1)
+    frame = fit_error_frame(rows, value, None, error, None, spread=np.ones(1), learns=True, random_state=0)
+    noise = frame.measure(rows, value, None, None)[:, 0]
+    assert noise[rows[:, 0] > 0.9].mean() > 12 * np.median(noise)
+
+
 def test_a_backbone_that_cannot_learn_without_some_rows_keeps_its_own_sigma():
     X, y = make_uneven(100)
     frame = pd.DataFrame({"size": X[:, 0], "shop": ["rare", *["a", "b", "c"] * 33]})
