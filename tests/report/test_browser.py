@@ -67,6 +67,31 @@ def test_no_text_of_a_picture_leaves_its_card(show):
             assert beyond == []
 
 
+def test_no_text_of_a_tile_or_a_step_leaves_its_box(show):
+    for name in EVERY:
+        for width in (320, 390, 1280):
+            page = show(name, width=width)
+            # Figures as long as they may get.
+            page.locator(".tile .value").first.evaluate("one => one.textContent = '7,144,000,000 to 12,345,678,901'")
+            page.locator(".steps code").first.evaluate(
+                "one => one.textContent = 'onsphere ' + 'very_long_name'.repeat(20)"
+            )
+            beyond = page.evaluate(
+                """[...document.querySelectorAll('.tile, .steps li, .steps pre, .verdicts li')].filter(
+                    box => box.scrollWidth > box.clientWidth + 1
+                ).map(box => box.textContent)"""
+            )
+            assert beyond == []
+
+
+def test_steps_are_numbered_and_their_commands_selected_whole(show):
+    page = show("regression")
+    steps = page.locator("#next .steps li")
+    assert steps.count() >= 2
+    assert page.locator("main > section").last.get_attribute("id") == "next"
+    assert steps.locator("pre").first.evaluate("one => getComputedStyle(one).userSelect") == "all"
+
+
 def luminance(colour):
     red, green, blue = (
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4

@@ -1,7 +1,12 @@
 """The numbers behind the pictures, computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
+
+from onsphere.report.figures import show_figures
 
 
 def test_the_risk_curve_by_hand(regression):
@@ -58,3 +63,46 @@ def test_sets_and_probabilities_by_hand(classification):
     filled = [place == each for each in range(5) if np.any(place == each)]
     assert_allclose(table["share right"], [right[here].mean() for here in filled], rtol=1e-6)
     assert_allclose(table["probability"], [likely[here].mean() for here in filled], rtol=1e-6)
+
+
+# --- skewed values ---
+
+
+@pytest.fixture
+def skewed(rows):
+    """Rows of positive values over three decades, with an interval that reaches below 0."""
+    target = np.exp(np.linspace(0, 7, 60))
+    plain = rows(0.1 * target, 0.1 * target, target=target[:, None])
+    return replace(plain, assessment=replace(plain.assessment, value=target, lower=target - 3, upper=target + 3))
+
+
+def test_skewed_positive_values_have_a_logarithmic_axis(skewed):
+    pictures = {picture.title: picture for picture in show_figures(skewed).pictures}
+    for title, words in {"Predictions and truth": "The axis is", "Error and uncertainty": "Both axes are"}.items():
+        assert f"{words} logarithmic, because the values are skewed." in pictures[title].reading
+        assert {">10<", ">100<"} <= {f">{text}<" for text in _list_texts(pictures[title].svg)}
+        assert "mathdefault" not in pictures[title].svg
+    exact = replace(skewed, error=np.where(np.arange(60) == 3, 0.0, skewed.error))
+    by_title = {picture.title: picture for picture in show_figures(exact).pictures}
+    assert "logarithmic" not in by_title["Error and uncertainty"].reading, "0 has no logarithm"
+
+
+def _list_texts(svg):
+    from xml.etree import ElementTree
+
+    return ["".join(text.itertext()).strip() for text in ElementTree.fromstring(svg).iter("text")]
+
+
+@pytest.mark.parametrize(
+    ("target", "is_skewed"),
+    [
+        (np.exp(np.linspace(0, 7, 60)), True),
+        (np.exp(np.linspace(0, 7, 60)) - 1, False),  # 0 has no logarithm
+        (np.linspace(1, 100, 60), False),  # wide, but even
+        (-np.exp(np.linspace(0, 7, 60)), False),
+        (100 + np.exp(np.linspace(0, 4, 60)), False),  # narrow
+    ],
+)
+def test_which_values_are_skewed(rows, target, is_skewed):
+    assert rows(np.ones(60), np.arange(60), target=target[:, None]).is_skewed.tolist() == [is_skewed]
+    assert not rows(np.ones(60), np.arange(60), is_class=True).is_skewed.any()

@@ -117,7 +117,7 @@ def test_novel_rows_are_looked_at_and_rows_of_bad_groups_collected(good):
     novelty = np.where(np.arange(N) < 40, 0.5, 0.0)
     strange = replace(good, assessment=replace(good.assessment, novelty=novelty), share_novel_before=0.02)
     step = list_steps(strange)["Look at the novel rows"]
-    assert step.why.startswith("10.0\u202f% of these rows are unlike the training rows, and 2.0\u202f% of the calibration")
+    assert step.why.startswith("10.0\u202f% of these rows are unlike the training rows, and 2.0\u202f% of")
     usual = replace(strange, share_novel_before=0.08)
     assert list(list_steps(usual)) == [ALWAYS]
     is_high = good.frame["a"].to_numpy() > np.quantile(good.frame["a"], 0.75, method="inverted_cdf")

@@ -600,7 +600,7 @@ def _write_report(
     n_rows, clock = summary["n_rows"], summary.get("time")
     write_report(
         model,
-        restore_types(rows.X, columns),
+        rows.X,
         name_targets(rows.y, summary["targets"]),
         path,
         title=f"{', '.join(summary['targets'])} from {Path(str(summary.get('data', 'a table'))).name}",
@@ -611,7 +611,8 @@ def _write_report(
         times=rows.times,
         time_name=None if clock is None else clock["name"],
         write_command=make_command_writer(summary, model=model_path, report=path),
-        X_shifted=None if shifted is None else restore_types(shifted, columns),
+        show_rows=lambda features: restore_types(features, columns),
+        X_shifted=shifted,
         shifted_name=None if shifted_path is None else shifted_path.name,
         facts={
             "Measured on": data.name,

@@ -72,10 +72,8 @@ def find_drivers(rows: MeasuredRows, model: Any, *, as_array: bool) -> Drivers:
     names = [[features[place].name for place in group] for group in groups]
     order = _choose_groups(rows, [features[group[0]] for group in groups])
     chosen = pick_evenly(rows.assessment.uncertainty, MOST_ROWS)
-    frame = rows.frame.iloc[chosen]
-    few = replace(
-        rows, assessment=rows.assessment[chosen], target=rows.target[chosen], error=rows.error[chosen], frame=frame
-    )
+    frame = (rows.frame if rows.inputs is None else rows.inputs).iloc[chosen]
+    few = replace(rows, assessment=rows.assessment[chosen], target=rows.target[chosen], error=rows.error[chosen])
     before = _measure(few, few.assessment)
     places = [_find_places(frame, names[group]) for group in order]
     after = np.array([_shuffle(few, model, frame, place, list(before), as_array=as_array) for place in places])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -81,7 +82,7 @@ class MeasuredRows:
     target: NDArray[Any]  # of shape (n,) for classes, (n, D) for numbers
     error: Floats  # 0 and 1 for classes
     is_covered: NDArray[np.bool_]  # whether the truth lies in the intervals of all outputs, or in the set of classes
-    frame: Any  # the features
+    frame: Any  # the features, as they are shown
     row_names: NDArray[Any]
     target_name: str
     output_names: list[str]
@@ -97,6 +98,7 @@ class MeasuredRows:
     groups: list[dict[str, Any]] | None = None  # that were calibrated by themselves, as `Groups.describe` has them
     group_codes: NDArray[np.intp] | None = None  # the place of the group of each row
     times: Feature | None = None  # when each row was, if that is known
+    inputs: Any = None  # the features as the model takes them, if they are shown otherwise
     is_ordered: bool = False  # whether the time was given: then it is that of the fit as well
 
     def __len__(self) -> int:
@@ -160,6 +162,7 @@ def measure_rows(
     share_seen: float | None = None,
     times: Any = None,
     time_name: str | None = None,
+    show_rows: Callable[[Any], Any] | None = None,
 ) -> MeasuredRows:
     """Assess rows with known targets, and keep those with a finite prediction.
 
@@ -175,7 +178,8 @@ def measure_rows(
     n_calibration = int(model._require_calibration(OWNER).effective_size)
     check_number(OWNER, "coverage", coverage, above=0, below=1)
     assessment = model.assess(X, coverage=coverage)
-    frame = to_frame(model, X)
+    inputs = to_frame(model, X)
+    frame = inputs if show_rows is None else show_rows(inputs)
     names = frame.index if row_names is None else row_names
     check_same_length(frame, names)
     compare = _compare_labels if assessment.prediction_set is not None else _compare_numbers
@@ -203,6 +207,7 @@ def measure_rows(
         n_left_out=int(np.sum(~keep)),
         share_seen=model._compute_share_seen(X, y) if share_seen is None else share_seen,
         times=_find_dates(frame[keep]) if given is None else given._replace(values=given.values[keep]),
+        inputs=None if show_rows is None else inputs[keep],
         is_ordered=given is not None,
         **_describe_novelty(model),
         **_describe_groups(model, X, y, keep),

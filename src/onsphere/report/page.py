@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -53,6 +53,7 @@ def write_report(
     times: Any = None,
     time_name: str | None = None,
     write_command: WriteCommand | None = None,
+    show_rows: Callable[[Any], Any] | None = None,
 ) -> Path:
     """Write one HTML file on what a model does and how far to trust it; the page needs no network and no script.
 
@@ -92,6 +93,8 @@ def write_report(
         Writes the command for a step of "What to do next": called with "fit", "report", "update" or "predict" and its
         options, such as {"groups": "prediction"}, it returns a line to paste, or None to leave the step out. By default
         each step has a line of Python.
+    show_rows : function of a DataFrame, optional
+        Returns rows of X or X_shifted as they are to be shown, for example with dates where the model takes seconds.
 
     Returns
     -------
@@ -129,6 +132,7 @@ def write_report(
         share_seen=share_seen,
         times=times,
         time_name=time_name,
+        show_rows=show_rows,
     )
     group_names, checked_facts = _check_groups(groups, rows), _check_facts(facts)
     ranked = rank_columns(rows)
@@ -148,7 +152,7 @@ def write_report(
     ]
     if X_shifted is not None:
         name = "the second table" if shifted_name is None else shorten(shifted_name)
-        sections.append(show_shift(rows, model, X_shifted, name))
+        sections.append(show_shift(rows, model, X_shifted, name, show_rows))
     findings = Findings(coverage_by_group.low, ranked, drivers, timeline)
     if title is None:
         title = "How far to trust this model" if rows.target_name == UNNAMED else f"Predicting {rows.target_name}"

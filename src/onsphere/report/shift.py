@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,9 @@ class ColumnShift(NamedTuple):
     missing_after: float
 
 
-def show_shift(rows: MeasuredRows, model: Any, X_shifted: Any, name: str) -> Section:
+def show_shift(
+    rows: MeasuredRows, model: Any, X_shifted: Any, name: str, show_rows: Callable[[Any], Any] | None = None
+) -> Section:
     """Compare the uncertainties and the columns of two tables."""
     other = model.assess(X_shifted, coverage=rows.coverage)
     if len(other) < FEWEST_ROWS:
@@ -40,7 +43,8 @@ def show_shift(rows: MeasuredRows, model: Any, X_shifted: Any, name: str) -> Sec
             f"write_report needs at least {FEWEST_ROWS} rows in X_shifted. Got {len(other)}. Pass more rows."
         )
     here, there = rows.assessment.uncertainty, _replace_infinite(rows.assessment.uncertainty, other.uncertainty)
-    features = zip(rows.features, read_features(to_frame(model, X_shifted)), strict=True)
+    frame = to_frame(model, X_shifted)
+    features = zip(rows.features, read_features(frame if show_rows is None else show_rows(frame)), strict=True)
     shifts = sorted((compare_columns(*pair) for pair in features), key=lambda shift: -shift.distance)
     level = CHANCE_LEVEL / len(shifts)
     moved = [shift.name for shift in shifts if shift.p_value < level]
