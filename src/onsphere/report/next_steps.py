@@ -135,8 +135,10 @@ def _calibrate_by_group(rows: MeasuredRows, findings: Findings) -> _Idea | None:
     kinds = {feature.name: feature.kind for feature in rows.features}
     names = {TRUE_CLASS: "class", PREDICTED: "prediction"}
     names |= {name: name for name, kind in kinds.items() if kind != "date"}
+    if rows.groups is not None:
+        return _enlarge_group(rows.groups, findings)
     low = [group for group in findings.low_groups if group.column in names]
-    if not low or rows.groups is not None:
+    if not low:
         return None
     worst = min(low, key=lambda group: group.share)
     kind = "set" if rows.is_class else "interval"
@@ -152,6 +154,23 @@ def _calibrate_by_group(rows: MeasuredRows, findings: Findings) -> _Idea | None:
         {"groups": names[worst.column]},
         f"model.calibrate(X_calibration, y_calibration, groups={names[worst.column]!r})",
     )
+
+
+def _enlarge_group(groups: list[dict[str, Any]], findings: Findings) -> _Idea | None:
+    """Advise more rows of a group that is covered too rarely because it has too few to be calibrated by itself."""
+    low = {group.label for group in findings.low_groups}
+    for group in groups:
+        if group["calibrated by"] != "its own rows" and str(group["group"]) in low:
+            name = shorten(group["group"], longest=30)
+            return _Idea(
+                f"Collect more rows of {name}",
+                f"Only {group['calibration rows']:,} calibration rows are of {name}, too few to calibrate it by "
+                "itself, so it is covered no better than before. Add such rows to the table and fit again.",
+                "fit",
+                {},
+                "model.calibrate(X_more, y_more, groups=...)",
+            )
+    return None
 
 
 def _use_domain(rows: MeasuredRows, model: Any) -> _Idea | None:
