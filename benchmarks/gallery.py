@@ -138,10 +138,7 @@ def render(page, picture):
         raw = Path(folder) / "page.png"
         size = [f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={raw}"]
         subprocess.run(["chromium", *options, *size, page.as_uri()], capture_output=True, check=True)
-        image = Image.open(raw).convert("RGB")
-        image.quantize(N_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-            picture, optimize=True
-        )
+        Image.open(raw).convert("RGB").save(picture, optimize=True)
 
 
 def run(folder):

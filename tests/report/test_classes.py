@@ -47,7 +47,9 @@ def test_recall_and_precision_by_hand(classification):
 
 def test_the_most_common_mistake_is_named(rows):
     section = show_classes(make(rows, list("aaabbbcc"), list("aabbbacc")))
-    assert section.paragraphs == ["The most common mistake: a called b, in 1 rows (33\u202f% of a)."]
+    assert section.paragraphs == ["The most common mistake: a called b, in 1 row (33\u202f% of a)."]
+    twice = show_classes(make(rows, list("aaabbbcc"), list("abbbbacc")))
+    assert twice.paragraphs == ["The most common mistake: a called b, in 2 rows (67\u202f% of a)."]
     assert "Lowest: a, with 67\u202f%." in section.pictures[1].reading
     right = show_classes(make(rows, list("aabb"), list("aabb")))
     assert right.paragraphs == ["No class was confused with another."]

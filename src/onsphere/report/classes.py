@@ -35,9 +35,10 @@ def show_classes(rows: MeasuredRows) -> Section:
     if mistakes.any():
         truth, call = np.unravel_index(int(np.argmax(mistakes)), mistakes.shape)
         share = mistakes[truth, call] / confusion.counts[truth].sum()
+        rows_text = f"{mistakes[truth, call]:,} row{'' if mistakes[truth, call] == 1 else 's'}"
         first, second = (shorten(confusion.names[place], longest=26) for place in (truth, call))
         text = (
-            f"The most common mistake: {first} called {second}, in {mistakes[truth, call]:,} rows "
+            f"The most common mistake: {first} called {second}, in {rows_text} "
             f"({format_percent(float(share))} of {first})."
         )
     return Section(

@@ -12,8 +12,8 @@ from onsphere.calibration import find_coverage_range
 from onsphere.metrics._checks import pick_evenly
 from onsphere.plots import BLUE, GREY, LEGEND, REFERENCE
 from onsphere.report.elements import Picture, Section, draw_picture, style_axes
-from onsphere.report.formatting import format_percent, shorten
-from onsphere.report.measured_rows import CHANCE_LEVEL, MeasuredRows
+from onsphere.report.formatting import format_number, format_percent, shorten
+from onsphere.report.measured_rows import CHANCE_LEVEL, Feature, MeasuredRows
 from onsphere.report.row_groups import label_values
 from onsphere.report.summary import format_mean_error
 
@@ -51,7 +51,7 @@ def measure_over_time(rows: MeasuredRows) -> Timeline | None:
     moments = rows.times.values[order]
     if len(known) < 2 * window or moments[0] == moments[-1]:
         return None
-    labels = label_values(rows.times, moments[[0, -1]])
+    labels = [_label(rows.times, moment) for moment in moments[[0, -1]]]
     is_date = rows.times.kind == "date"
     return Timeline(
         name=rows.times.name,
@@ -74,7 +74,7 @@ def show_over_time(rows: MeasuredRows, timeline: Timeline) -> Section:
     """Return two pictures: the share covered and the error, over the latest rows at each time."""
     low = float(timeline.coverage.min())
     place = int(np.argmin(timeline.coverage))
-    when = label_values(rows.times, _to_floats(timeline.time[[place]]))[0]  # type: ignore[arg-type]
+    when = _label(rows.times, float(_to_floats(timeline.time[[place]])[0]))
     end = "below what chance allows" if timeline.is_low_at_the_end else "within what chance allows"
     error = format_mean_error(rows, rows.error)
     half = len(timeline.error) // 2
@@ -87,6 +87,13 @@ def show_over_time(rows: MeasuredRows, timeline: Timeline) -> Section:
         f"{format_mean_error(rows, timeline.error[half:])} in the second."
     )
     return Section("time", "Over time", [text], [_draw_coverage(rows, timeline), _draw_error(rows, timeline)])
+
+
+def _label(times: Feature | None, moment: float) -> str:
+    """Return a time as text: numbers such as 2015.25 with six digits."""
+    if times is not None and times.kind == "date":
+        return label_values(times, np.array([moment]))[0]
+    return format_number(moment, digits=6)
 
 
 def _to_floats(moments: NDArray[Any]) -> Floats:
