@@ -1,18 +1,12 @@
 """estimator="auto" beside each of its candidates, on ten tables: does the choice cost anything?
 
-`python benchmarks/choice.py [N_SPLITS]`, about ten minutes of one core. `python benchmarks/choice.py timing` measures
-the processor time of `onsphere fit` alone, on an idle machine.
+`python benchmarks/choice.py [N_SPLITS]`, about ten minutes of one core.
 """
 
-import resource
-import subprocess
 import sys
-import tempfile
 import warnings
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from _record import record
 from _tables import load_tables
 
@@ -21,7 +15,7 @@ from onsphere.metrics import winkler_score
 from onsphere.models.choice import CANDIDATES, make_candidate
 
 COVERAGE, MOST_ROWS, TIE = 0.9, 1_000, 1.01
-N_SPLITS = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1] != "timing" else 3
+N_SPLITS = int(sys.argv[1]) if sys.argv[1:] else 3
 
 NAMES = {make_candidate(name).steps[-1][0]: name for name in CANDIDATES}
 
@@ -56,35 +50,7 @@ def measure_table(name, X, y):
     return {"table": name, **means, "best": best, "chosen": ", ".join(chosen), "level": str(bool(is_level))}
 
 
-def time_fit(n_rows, n_columns):
-    """Return the processor seconds of `onsphere fit` on a table in a file."""
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(n_rows, n_columns)), columns=[f"x{i}" for i in range(n_columns)])
-    frame["y"] = 3 * frame["x0"] + frame["x1"] ** 2 + rng.normal(size=n_rows) * (0.1 + np.abs(frame["x2"]))
-    folder = Path(tempfile.mkdtemp())
-    frame.to_csv(folder / "table.csv", index=False)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = "from onsphere.cli import app; app()"
-    subprocess.run([sys.executable, "-c", code, "fit", "table.csv", "--target", "y"], cwd=folder, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def judge(value, goal):
-    return f"{value:.1f}, goal at most {goal:g}: {'met' if value <= goal else 'MISSED'}"
-
-
-if sys.argv[1:] == ["timing"]:
-    sizes = ((400, 6, 10), (10_000, 20, 60))
-    rows = [{"rows": n, "columns": p, "processor s": time_fit(n, p), "goal s": float(goal)} for n, p, goal in sizes]
-    record(
-        "choice_time",
-        about="Processor time of `onsphere fit` on a file of numbers, with the choice of a backbone, the fit, the "
-        "calibration and the check on rows held out.",
-        rows=rows,
-        **{f"seconds for {row['rows']} rows": judge(row["processor s"], row["goal s"]) for row in rows},
-    )
-else:
+if __name__ == "__main__":
     rows = [measure_table(*table) for table in load_tables()]
     n_level = sum(row["level"] == "True" for row in rows)
     record(

@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 
 from onsphere.metrics import winkler_score
 from onsphere.table import Column, fit_table
-from onsphere.table.fit import read_time
+from onsphere.table.time_order import read_time
 
 COVERAGE, MOST_ROWS, FEWEST_ROWS_IN_TIME, N_FIFTHS, N_STEPS = 0.9, 2_500, 2_500, 5, 10
 FEWEST_IN_A_FIFTH = 100  # rows; the coverage of fewer is mostly chance

@@ -1,5 +1,6 @@
 """A table becomes a calibrated model, with figures that hold."""
 
+import re
 import warnings
 
 import numpy as np
@@ -15,6 +16,7 @@ from onsphere.models.choice import _split_folds
 from onsphere.table import (
     BACKBONES,
     Column,
+    backbone_choice,
     compare_table,
     describe_columns,
     evaluate,
@@ -22,6 +24,7 @@ from onsphere.table import (
     read_table,
 )
 from onsphere.table import compare as comparing
+from onsphere.table import fit as fitting
 from onsphere.table.backbone_choice import choose_table_backbone, make_table_model
 from onsphere.table.prepare import drop_rows_without_target, prepare_table, split_target
 
@@ -581,3 +584,61 @@ def test_rows_in_the_order_of_a_date_are_noticed():
         assert any(note.startswith(words) for note in fit_table(ordered, ["y"], **options).notes)
     mixed = fit_table(rows.sample(60, random_state=0), ["y"], **options)
     assert not any("in the order of" in note for note in mixed.notes)
+
+
+# --- calibration and the size of tables ---
+
+
+def test_rows_calibrate_where_there_are_many_or_where_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(fitting, "_MANY_ROWS", 480)
+    monkeypatch.setattr(fitting, "_N_CALIBRATION", 60)
+    found = fit_table(simple(600), ["y"], backbone="kernel", frames="target")
+    assert found.n_rows == {"table": 600, "train": 420, "calibration": 60, "test": 120}
+    assert found.notes == []
+    by_folds = fit_table(simple(600), ["y"], backbone="kernel", frames="target", calibration="cv")
+    assert by_folds.n_rows["train"] == by_folds.n_rows["calibration"] == 480
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calibration": "split"}, r"at least 400 rows beside those kept out, .* Got 80\."),
+        ({"groups": "group", "calibration": "cv"}, "Got calibration='cv', which has none"),
+        ({"groups": "group"}, "at least 400 rows beside those kept out"),
+        ({"calibration": "never"}, "'calibration' parameter of fit_table"),
+    ],
+)
+def test_a_calibration_that_the_rows_do_not_allow_is_an_error(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        fit_table(simple(100), ["y"], backbone="kernel", **options)
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_very_large_tables_go_to_a_fast_backbone_and_the_cost_is_told_before(classes, monkeypatch):
+    monkeypatch.setattr(choice, "_MANY_ROWS", 100)
+    monkeypatch.setattr(choice, "_MANY_COLUMNS", 1 if classes else 20)
+    monkeypatch.setattr(backbone_choice, "_LONG", 100)
+    monkeypatch.setattr(backbone_choice, "_TIMED", (40, 80))
+    frame, steps = simple(160), []
+    if classes:
+        frame["y"] = np.where(frame["y"] > 0, "up", "down")
+    found = fit_table(frame, ["y"], on_progress=steps.append)
+    fast = "extra-trees" if classes else "hist-gradient-boosting"
+    assert found.backbone == fast
+    assert found.notes[0] == f"for 128 rows the backbone is {fast}; others take long, or much memory"
+    assert re.search(rf"fitting {fast} on 128 rows, about 1 minute, for a model file of up to \d+ MB", steps[0])
+
+
+def test_forests_of_tables_have_fewer_trees_and_larger_leaves_with_many_rows():
+    sizes = [
+        make_table_model("extra-trees", [Column("x", "number")], classes=False, n_rows=n_rows, n_columns=4).estimator[
+            -1
+        ]
+        for n_rows in (2_000, 9_000, 60_000, 600_000)
+    ]
+    assert [(forest.n_estimators, forest.min_samples_leaf) for forest in sizes] == [
+        (200, 2),
+        (186, 2),
+        (100, 8),
+        (100, 72),
+    ]

@@ -32,6 +32,7 @@ from onsphere.table import BACKBONES, Column, compare_table, fit_table, predict_
 from onsphere.table.cells import read_features
 from onsphere.table.encoder import find_ordinary_values
 from onsphere.table.files import SUFFIXES, check_file
+from onsphere.table.fit import CALIBRATIONS
 from onsphere.table.model_file import load_table_model
 from onsphere.table.predict import KEPT, check_suffix
 from onsphere.table.prepare import TASKS, choose_columns
@@ -148,6 +149,13 @@ def fit(
         Path | None,
         typer.Option(help="A table to measure the model on; then no rows are kept out for it.", show_default=False),
     ] = None,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            help="cv: learn from all rows; split: keep some to calibrate on, for a guarantee; auto: by their number.",
+            autocompletion=lambda: CALIBRATIONS,
+        ),
+    ] = "auto",
     refit: Annotated[
         bool, typer.Option("--refit", help="Fit again on all rows once the model is measured, and save that model.")
     ] = False,
@@ -159,6 +167,7 @@ def fit(
     """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say how good it is."""
     check_option("fit", "--backbone", backbone, ["auto", *BACKBONES])
     check_option("fit", "--frames", frames, _FRAMES)
+    check_option("fit", "--calibration", calibration, CALIBRATIONS)
     _check_options("fit", task, coverage, seed)
     rule, novelty = _choose_rule(accept, tolerance, risk), _choose_novelty(max_novelty, novelty_false_alarm, frames)
     kinds = _join_kinds(number, category, date)
@@ -198,6 +207,7 @@ def fit(
                 ignore=ignore or (),
                 kinds=kinds,
                 test=other_rows,
+                calibration=calibration,
                 refit=refit,
                 random_state=seed,
                 on_progress=progress,

@@ -13,8 +13,8 @@ from onsphere.cli.model_rows import read_known_rows
 from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet, choose_coverage
 from onsphere.evaluation import find_covered
 from onsphere.table import Column, read_table
-from onsphere.table.fit import read_time
 from onsphere.table.model_file import load_table_model
+from onsphere.table.time_order import read_time
 
 __all__ = ["update"]
 

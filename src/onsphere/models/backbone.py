@@ -113,7 +113,7 @@ def make_default_backbone(n_rows: int = 0, n_columns: int = 1) -> Any:
     Examples
     --------
     >>> make_default_backbone(5_000, 4), make_default_backbone(60_000, 4)
-    (ExtraTreesRegressor(min_samples_leaf=2, n_estimators=200), ExtraTreesRegressor(min_samples_leaf=14))
+    (ExtraTreesRegressor(min_samples_leaf=2, n_estimators=200), ExtraTreesRegressor(min_samples_leaf=8))
     """
     from sklearn.ensemble import ExtraTreesRegressor
 

@@ -89,6 +89,10 @@ class Column:
         """Return whether it is learned from."""
         return self.kind in KINDS[:4]
 
+    def explain(self) -> str:
+        """Return the note in brackets, to follow the kind; "" without one."""
+        return f" ({self.note})" if self.note else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values, without a style of numbers where there is none, as older files have it."""
         return {name: value for name, value in asdict(self).items() if value or name not in ("thousands", "unit")}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import train_test_split
 
 from onsphere._internal.validation import check_option
 from onsphere.calibration import rows_needed
@@ -22,12 +20,13 @@ from onsphere.models.choice import can_choose, count_columns, find_fast_candidat
 from onsphere.persistence import list_frames
 from onsphere.sphere.domain import find_domain
 from onsphere.table.backbone_choice import BACKBONES, choose_table_backbone, estimate_cost, make_table_model
-from onsphere.table.cells import import_pandas, raise_problems, read_cells, read_features
-from onsphere.table.columns import Column, describe_column, join_names
+from onsphere.table.cells import read_features
+from onsphere.table.columns import Column, join_names
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.prepare import prepare_table, read_known_rows
+from onsphere.table.time_order import RowSplit, find_clock, note_order, read_time
 
-__all__ = ["CALIBRATIONS", "TableFit", "fit_table", "read_time"]
+__all__ = ["CALIBRATIONS", "TableFit", "fit_table"]
 
 CALIBRATIONS = ("auto", "split", "cv")
 
@@ -191,25 +190,25 @@ def fit_table(
         test_size=test_size,
         random_state=random_state,
     )
-    X, y, columns, classes, notes = table.X, table.y, table.columns, table.classes, [*table.notes]
+    rows, y, columns, classes, notes = table.X, table.y, table.columns, table.classes, [*table.notes]
     _check_rules(rule, novelty, classes=classes, frames=frames)
     if classes and domain not in (None, "auto"):
         raise InvalidInputError(f"Expected no domain for classes, which are not numbers. Got {domain!r}. Leave it out.")
     if not classes and domain is not None:
-        find_domain("fit_table", domain, y, row_names=X.index)
+        find_domain("fit_table", domain, y, row_names=rows.index)
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
-    clock = None if time is None else _find_clock(frame, time)
+    clock = None if time is None else find_clock(frame, time)
     if clock is None:
-        notes += _note_order(X, columns)
-    split = _Split(None if clock is None else read_time(clock, frame.loc[X.index]), classes, random_state)
+        notes += note_order(rows, columns)
+    split = RowSplit(None if clock is None else read_time(clock, frame.loc[rows.index]), classes, random_state)
     if test is None:
-        X_rest, X_test, y_rest, y_test = split.take_last(X, y, test_size)
+        X_rest, X_test, y_rest, y_test = split.take_last(rows, y, test_size)
     else:
         known = read_known_rows(
             test, targets, columns, labels=np.unique(y) if classes else None, source="the test rows"
         )
-        X_rest, y_rest, X_test, y_test = X, y, known.X, known.y
+        X_rest, y_rest, X_test, y_test = rows, y, known.X, known.y
         notes += [f"in the test rows, {note}" for note in known.notes]
     candidates: list[dict[str, Any]] = []
     size: Any = {"n_rows": len(y_rest), "n_columns": count_columns(y, has_classes=classes)}
@@ -254,7 +253,7 @@ def fit_table(
     model: Any = measured
     if refit:
         on_progress(f"fitting {backbone} again, on {len(y):,} rows")
-        X_rest, y_rest, model = X, y, fit_model(X, y)
+        X_rest, y_rest, model = rows, y, fit_model(rows, y)
         notes.append(
             "the model was fitted again on all rows; its figures are those of one that had not seen the test rows"
         )
@@ -310,68 +309,6 @@ def _choose_split(calibration: str, n_rows: int, coverage: float, *, is_ordinary
     return True
 
 
-class _Split:
-    """Splits rows at random or, where they have a time, at a moment."""
-
-    def __init__(self, moments: Any, classes: bool, random_state: int) -> None:
-        self._moments = moments
-        self._classes = classes
-        self._random_state = random_state
-
-    def find_last_time(self, X: Any) -> float | None:
-        """Return the time of the latest of these rows; None without a time."""
-        return None if self._moments is None else float(self._moments.loc[X.index].max())
-
-    def take_last(self, X: Any, y: Any, share: float) -> Any:
-        """Return the earlier rows and the latest ones of this share, of X and of y; without a time, drawn ones."""
-        if self._moments is None:
-            stratify = y if self._classes else None
-            return train_test_split(X, y, test_size=share, random_state=self._random_state, stratify=stratify)
-        order = np.argsort(self._moments.loc[X.index], kind="stable")
-        n_kept = len(order) - math.ceil(share * len(order))
-        earlier, latest = order[:n_kept], order[n_kept:]
-        return X.iloc[earlier], X.iloc[latest], y[earlier], y[latest]
-
-
-def _find_clock(frame: Any, time: str) -> Column:
-    """Return the column that orders the rows, as numbers or dates."""
-    found = describe_column(time, frame[time])
-    if found.kind == "key" and frame[time].dtype.kind in "iuf":
-        found = Column(time, "number")
-    if found.kind not in ("number", "date"):
-        raise InvalidInputError(
-            f"Expected a time of numbers or dates. Got {time}, taken as {found.kind}{_explain(found)}. Choose another "
-            "column."
-        )
-    return found
-
-
-def read_time(clock: Column, frame: Any, *, source: str | None = None) -> Any:
-    """Return the time of each row of a table as floats, indexed like it; a missing one is an error."""
-    cells = read_cells(clock, frame[clock.name])
-    raise_problems(cells.problems, index=frame.index, source=source)
-    moments = import_pandas().Series(cells.values, index=frame.index)
-    if moments.isna().any():
-        raise InvalidInputError(
-            f"Expected a time in every row. Got none in {int(moments.isna().sum())} of them, in the column "
-            f"{clock.name}; the first is row {moments.index[moments.isna()][0]}. Fill them in, or drop the rows."
-        )
-    return moments
-
-
-def _note_order(X: Any, columns: Sequence[Column]) -> list[str]:
-    """Return a note if the rows are in the order of a date: later ones may be unlike those they are measured on."""
-    for column in columns:
-        if column.kind == "date":
-            steps = np.diff(np.asarray(X[column.name], dtype=np.float64))
-            if len(steps) and (bool((steps >= 0).all()) or bool((steps <= 0).all())):
-                return [
-                    f"the rows are in the order of {column.name}, and are split at random; if the model is to predict "
-                    f"later ones, say that {column.name} is the time, and it is measured on the latest rows"
-                ]
-    return []
-
-
 def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> None:
     """Check before the fit that groups go with the target and the columns."""
     if groups in ("prediction", "novelty") or (groups == "class" and classes):
@@ -379,14 +316,10 @@ def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> N
     kinds = ("number", "boolean", "category")
     found = next((column for column in columns if column.name == groups), None)
     if found is None or found.kind not in kinds:
-        got = groups if found is None else f"{groups}, taken as {found.kind}{_explain(found)}"
+        got = groups if found is None else f"{groups}, taken as {found.kind}{found.explain()}"
         names = join_names([column.name for column in columns if column.kind in kinds])
         words = "prediction, novelty, class" if classes else "prediction, novelty"
         raise InvalidInputError(f"Expected groups by {words} or one of the columns {names}. Got {got}. Choose one.")
-
-
-def _explain(column: Column) -> str:
-    return f" ({column.note})" if column.note else ""
 
 
 def _check_rules(rule: Rule | None, novelty: Novelty | None, *, classes: bool, frames: str | Collection[str]) -> None:
