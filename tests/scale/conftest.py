@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -35,6 +37,24 @@ def graph_path(table_fit, tmp_path_factory):
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
     export_onnx(table_fit.model, path, summary=table_fit.summary())
     return path
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Start a real cluster of two nodes."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", ":".join(sys.path))
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "120")  # a busy machine takes longer than 5 seconds
+        found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        found.add_node(num_cpus=1)
+        ray.init(address=found.address, log_to_driver=False)
+        yield found
+        ray.shutdown()
+        found.shutdown()
 
 
 @pytest.fixture

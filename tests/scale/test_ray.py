@@ -1,6 +1,5 @@
 """A real cluster of several nodes on one machine."""
 
-import sys
 import threading
 
 import pytest
@@ -12,21 +11,6 @@ from tests.scale.conftest import make_rows, read_bytes
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", ":".join(sys.path))
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-        found.add_node(num_cpus=1)
-        ray.init(address=found.address, log_to_driver=False)
-        yield found
-        ray.shutdown()
-        found.shutdown()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,11 @@ def serve(
     model: Annotated[Path, typer.Argument(help="A .onsphere or .onnx file.", show_default=False)],
     host: Annotated[str | None, typer.Option(help="Where to listen.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free one.", show_default="8000")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes.", show_default="1")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, or replicas on Ray.", show_default="1")] = None,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where they run.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster.", show_default="a new one on this machine")
+    ] = None,
     keys_file: Annotated[
         Path | None, typer.Option(help="Hashes of API keys, one per line; also ONSPHERE_API_KEYS.", show_default=False)
     ] = None,
@@ -136,6 +141,10 @@ def serve(
         grace=grace,
         telemetry=telemetry,
     )
+    if engine == "ray":
+        from onsphere.scale.serving import serve_on_ray
+
+        run = partial(serve_on_ray, address=address)
     run(settings, on_ready=lambda address: print(f"Serving {model} at {address} (Ctrl+C stops it)", flush=True))
 
 

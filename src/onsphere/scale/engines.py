@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
 
-__all__ = ["ENGINES", "run_locally", "run_on_ray"]
+__all__ = ["ENGINES", "connect", "run_locally", "run_on_ray"]
 
 ENGINES = ("local", "ray")
 _WAITING = 2  # jobs for each worker that are handed out at once
@@ -80,15 +81,7 @@ def run_on_ray(
     address : str, optional
         Of a cluster; by default the one that this process is connected to, or a new one on this machine.
     """
-    try:
-        import ray
-    except ImportError:
-        raise missing_extra_error("The engine ray", "ray", "scale") from None
-
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        _connect(ray, address)
-    try:
+    with connect(address) as ray:
         n_at_once = n_workers or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
         remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(work)
         reference = ray.put(shared)
@@ -102,12 +95,26 @@ def run_on_ray(
                 return
             for done in ray.wait(list(running), num_returns=1)[0]:
                 yield running.pop(done), ray.get(done)
+
+
+@contextmanager
+def connect(address: str | None) -> Generator[Any]:
+    """Yield Ray, connected to the cluster at an address, to that of this process, or to a new one on this machine."""
+    try:
+        import ray
+    except ImportError:
+        raise missing_extra_error("The engine ray", "ray", "scale") from None
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        _initialize(ray, address)
+    try:
+        yield ray
     finally:
         if is_ours:
             ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _initialize(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=None if address else False)
     except (ConnectionError, RuntimeError, ValueError) as error:

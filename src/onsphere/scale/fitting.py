@@ -1,4 +1,4 @@
-"""Fit and calibrate on a folder of files: sums and sketches of each file, added up, on all cores or on a Ray cluster."""
+"""Fit and calibrate on a folder of files: sums and sketches of each, added up, on all cores or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -65,8 +65,7 @@ def fit_head(
     """Fit a FrozenHead of any kind on every row of a folder with CSV, Parquet or Arrow files.
 
     The result is that of `head.fit` on all rows at once, however they are spread over files, up to rounding: heads are
-    solved from sums over rows, landmarks and the rows behind the novelty frame are drawn by what they hold, and both can
-    be merged. Each file is read twice, once for the scale of the target and the landmarks, once for the sums.
+    solved from sums over rows, and landmarks and the rows behind the novelty frame are drawn by what they hold. Each file is read twice, once for the scale of the target and the landmarks, once for the sums.
 
     Parameters
     ----------

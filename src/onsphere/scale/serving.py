@@ -1,0 +1,97 @@
+"""The service on a Ray cluster: the same application in replicas, whose number, batching and restarts are Ray's."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from onsphere._internal.validation import missing_extra_error
+from onsphere.errors import InvalidInputError
+from onsphere.scale.engines import connect
+
+__all__ = ["run_replicas", "serve_on_ray"]
+
+
+def serve_on_ray(
+    settings: Any, *, address: str | None = None, on_ready: Callable[[str], None] = lambda address: None
+) -> None:
+    """Serve a model from replicas on a Ray cluster until SIGINT or SIGTERM comes.
+
+    Parameters
+    ----------
+    settings : onsphere.service.Settings
+        `workers` is the number of replicas. Every node must reach the model's file and the store, a PostgreSQL
+        database, which all replicas share.
+    address : str, optional
+        Of the cluster; by default a new one on this machine.
+    on_ready : function of a str, optional
+        Called with the address once the service answers there.
+    """
+    stopped = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with run_replicas(settings, address=address) as found:
+            on_ready(found)
+            stopped.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def run_replicas(settings: Any, *, address: str | None = None) -> Generator[str]:
+    """Yield the address of a service that runs on a Ray cluster as long as the block."""
+    try:
+        from ray import serve
+    except ImportError:
+        raise missing_extra_error("The engine ray of the service", "ray[serve]", "scale") from None
+
+    _check(settings)
+    environment = settings.to_environment()
+
+    def build_app() -> Any:  # in each replica
+        import os
+
+        from onsphere.service.app import create_app_from_environment
+
+        os.environ.update(environment)
+        return create_app_from_environment()
+
+    with connect(address):
+        port = settings.port or _find_free_port(settings.host)
+        serve.start(http_options={"host": settings.host, "port": port})
+        options: Any = {"num_replicas": settings.workers, "max_ongoing_requests": settings.max_concurrent}
+        replica: Any = serve.deployment(name="onsphere", **options)(serve.ingress(build_app)())
+        try:
+            serve.run(replica.bind(), name="onsphere")
+            yield f"http://{settings.host}:{port}"
+        finally:
+            serve.shutdown()
+
+
+def _check(settings: Any) -> None:
+    """Check what differs from a service without Ray: one store for all replicas, and no TLS of our own."""
+    from onsphere.service.settings import is_loopback
+
+    if not settings.store_url.startswith("postgresql"):
+        raise InvalidInputError(
+            "Expected a PostgreSQL database as the store of a service on Ray, which all replicas share. Got "
+            f"{settings.store_url}. Pass a store such as postgresql://user@host/name."
+        )
+    has_keys = bool(settings.api_keys or settings.api_keys_file)
+    if settings.certfile or not (is_loopback(settings.host) or settings.open or has_keys):
+        raise InvalidInputError(
+            f"Expected API keys, and a proxy that ends TLS, in front of a service on Ray at {settings.host}. Got "
+            f"{'a certificate, which Ray does not take' if settings.certfile else 'no keys'}. Put keys in "
+            "ONSPHERE_API_KEYS, listen on 127.0.0.1 behind the proxy, or set ONSPHERE_OPEN=1 where something else "
+            "guards the service."
+        )
+
+
+def _find_free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listener:
+        return listener.getsockname()[1]
