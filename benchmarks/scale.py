@@ -35,12 +35,12 @@ NAMES = list("abcd")
 N_FILES = 40
 os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": ":".join(sys.path)}
 
-ABOUT = """A data set of four numbers and a key per row in 40 Parquet files. The model of all rows but those by backbone is
-a small one, so that reading and writing count: boosting of 10 rounds, target frame alone. *local* is the pool of processes
-on all cores, *ray* the same files on a Ray cluster of one node on this machine. *node killed*: three nodes, of which one is
-killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says whether all files of answers equal
-those of the local run, byte by byte. *overhead* is the time of one process over that of a bare loop in which pyarrow reads,
-the model's own `predict` (or the backbone's) answers, and pyarrow writes the same answers."""
+ABOUT = """A data set of four numbers and a key per row in 40 Parquet files. The model is a small one, so that reading
+and writing count: boosting of 10 rounds, target frame alone; models by backbone have all frames. *local*
+is the pool of processes on all cores, *ray* the same files on a Ray cluster of one node on this machine. *node killed*:
+three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says
+whether all files of answers equal those of the local run, byte by byte. *overhead* is the time of one process over that
+of a bare loop: pyarrow reads, the model's own `assess` or the backbone's `predict` answers, pyarrow writes the same."""
 
 
 def make_rows(n_rows: int, seed: int) -> pa.Table:

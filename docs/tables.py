@@ -6,6 +6,7 @@ A table stands between `<!-- NAME -->` and `<!-- end of NAME -->`, where NAME is
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ __all__ = ["PAGES", "fill_tables"]
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-PAGES = ("guide/coverage.md", "guide/distribution.md")
+PAGES = ("guide/coverage.md", "guide/distribution.md", "guide/scale.md")
+_SECONDS_OF_A_DAY = 86_400
 PLACE = re.compile(r"<!-- (\w+) -->\n.*?<!-- end of \1 -->", flags=re.DOTALL)
 
 
@@ -63,12 +65,28 @@ def make_distribution_table(result: dict[str, Any]) -> str:
     )
 
 
+def make_scale_table(result: dict[str, Any]) -> str:
+    """Show the speed of each backbone, and the cores that rows of a day keep busy with the faster of its two files."""
+    body = []
+    for row in result["backbones"]:
+        speeds = [row["rows/s .onsphere"], row.get("rows/s .onnx")]
+        fastest = max(filter(None, speeds))
+        cores = [math.ceil(n_rows / _SECONDS_OF_A_DAY / fastest) for n_rows in (10**9, 10**10, 10**12)]
+        body.append([row["backbone"], *(f"{speed:,}" if speed else "" for speed in speeds), *map("{:,}".format, cores)])
+    head = ["backbone", "rows/s of .onsphere", "rows/s of .onnx", *(f"cores for {n}" for n in ("10⁹", "10¹⁰", "10¹²"))]
+    return (
+        f"{join_rows(head, body)}\n\nFour columns, all frames, one core; see [the benchmark](../benchmarks/scale.md). Ray "
+        f"on one node took {result['ray_over_local']:.2f} times as long as\nthe local pool, and two processes were "
+        f"{result['two_processes_over_one']:.2f} times as fast as one."
+    )
+
+
 def join_rows(head: list[str], body: list[list[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in [head, *body]]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
-TABLES = {"online": make_online_table, "distribution": make_distribution_table}
+TABLES = {"online": make_online_table, "distribution": make_distribution_table, "scale": make_scale_table}
 
 if __name__ == "__main__":
     for page in PAGES:

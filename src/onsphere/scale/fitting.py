@@ -65,7 +65,8 @@ def fit_head(
     """Fit a FrozenHead of any kind on every row of a folder with CSV, Parquet or Arrow files.
 
     The result is that of `head.fit` on all rows at once, however they are spread over files, up to rounding: heads are
-    solved from sums over rows, and landmarks and the rows behind the novelty frame are drawn by what they hold. Each file is read twice, once for the scale of the target and the landmarks, once for the sums.
+    solved from sums over rows, and landmarks and the rows behind the novelty frame are drawn by what they hold. Each
+    file is read twice: for the scale of the target and the landmarks, and for the sums.
 
     Parameters
     ----------
@@ -191,7 +192,7 @@ def _run(
         found = run_on_ray(work_on, parts, shared, n_workers=n_workers, address=address)
     else:
         found = run_locally(partial(_explain, work, shared=shared), parts, n_workers=n_workers)
-    waiting, turn = dict[str, Answer](), iter(parts)
+    waiting, turn = dict[str, Any](), iter(parts)
     expected = next(turn)
     for part, (answer, error) in found:
         if error is not None:

@@ -28,11 +28,7 @@ class CalibrationSketch:
     """
 
     def __init__(self, calibration: Calibration) -> None:
-        try:
-            from datasketches import kll_items_sketch
-        except ImportError:
-            raise missing_extra_error("CalibrationSketch", "datasketches", "scale") from None
-        self._sketch: Any = kll_items_sketch(_SIZE)
+        self._sketch: Any = _import_datasketches().kll_items_sketch(_SIZE)
         self._like = calibration.take(slice(0, 0))
         self.add(calibration)
 
@@ -76,10 +72,16 @@ class CalibrationSketch:
         return {"sketch": self._sketch.serialize(_make_pickler()), "like": self._like}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        from datasketches import kll_items_sketch
-
-        self._sketch = kll_items_sketch.deserialize(state["sketch"], _make_pickler())
+        self._sketch = _import_datasketches().kll_items_sketch.deserialize(state["sketch"], _make_pickler())
         self._like = state["like"]
+
+
+def _import_datasketches() -> Any:
+    try:
+        import datasketches
+    except ImportError:
+        raise missing_extra_error("CalibrationSketch", "datasketches", "scale") from None
+    return datasketches
 
 
 def _list_columns(calibration: Calibration) -> dict[str, Any]:
@@ -89,9 +91,8 @@ def _list_columns(calibration: Calibration) -> dict[str, Any]:
 
 def _make_pickler() -> Any:
     """Return what turns a row of numbers into bytes and back, as Apache DataSketches asks for it."""
-    from datasketches import PyObjectSerDe
 
-    class Rows(PyObjectSerDe):
+    class Rows(_import_datasketches().PyObjectSerDe):  # type: ignore[reportUntypedBaseClass]
         def get_size(self, item: tuple[float, ...]) -> int:
             return len(self.to_bytes(item))
 

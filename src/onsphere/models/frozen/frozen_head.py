@@ -286,8 +286,9 @@ class FrozenHead(SolvedModel):
 
     def _begin_from(self, survey: Survey, y: Any) -> None:
         """Fix everything from a survey of all rows, of which y is the target of some."""
-        is_number = isinstance(survey.target, Moments)
-        self.target_ = NumberTarget.make(survey.target) if is_number else ClassTarget.fit(self, survey.target)
+        target = survey.target
+        is_number = isinstance(target, Moments)
+        self.target_ = NumberTarget.make(target) if isinstance(target, Moments) else ClassTarget.fit(self, target)
         self._output_names = tuple(str(name) for name in y.columns) if is_number and is_frame(y) else None
         names, beside = _JOINT if self.kind == "joint" else (self.kind,), check_frames(self, FRAMES)
         with np.errstate(over="ignore", invalid="ignore"):
