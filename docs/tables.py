@@ -75,7 +75,7 @@ def make_scale_table(result: dict[str, Any]) -> str:
         body.append([row["backbone"], *(f"{speed:,}" if speed else "" for speed in speeds), *map("{:,}".format, cores)])
     head = ["backbone", "rows/s of .onsphere", "rows/s of .onnx", *(f"cores for {n}" for n in ("10⁹", "10¹⁰", "10¹²"))]
     return (
-        f"{join_rows(head, body)}\n\nFour columns, all frames, one core; see [the benchmark](../benchmarks/scale.md). Ray "
+        f"{join_rows(head, body)}\n\nFour columns, all frames; see [the benchmark](../benchmarks/scale.md). Ray "
         f"on one node took {result['ray_over_local']:.2f} times as long as\nthe local pool, and two processes were "
         f"{result['two_processes_over_one']:.2f} times as fast as one."
     )

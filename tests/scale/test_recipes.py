@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,8 @@ def test_spark(expected, monkeypatch):
     pytest.importorskip("pyspark", reason="needs pyspark and Java")
     if shutil.which("java") is None:
         pytest.skip("needs Java")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [Path(__file__).parents[2] / "src"])))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     namespace = run_recipe("Spark")
     try:
         check(namespace["answers"].toPandas(), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -13,7 +14,7 @@ from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
 from onsphere.scale.engines import connect
 
-__all__ = ["run_replicas", "serve_on_ray"]
+__all__ = ["build_app", "run_replicas", "serve_on_ray"]
 
 
 def serve_on_ray(
@@ -53,24 +54,24 @@ def run_replicas(settings: Any, *, address: str | None = None) -> Generator[str]
     _check(settings)
     environment = settings.to_environment()
 
-    def build_app() -> Any:  # in each replica
-        import os
-
-        from onsphere.service.app import create_app_from_environment
-
-        os.environ.update(environment)
-        return create_app_from_environment()
-
     with connect(address):
         port = settings.port or _find_free_port(settings.host)
         serve.start(http_options={"host": settings.host, "port": port})
         options: Any = {"num_replicas": settings.workers, "max_ongoing_requests": settings.max_concurrent}
-        replica: Any = serve.deployment(name="onsphere", **options)(serve.ingress(build_app)())
+        replica: Any = serve.deployment(name="onsphere", **options)(serve.ingress(lambda: build_app(environment))())
         try:
             serve.run(replica.bind(), name="onsphere")
             yield f"http://{settings.host}:{port}"
         finally:
             serve.shutdown()
+
+
+def build_app(environment: dict[str, str]) -> Any:
+    """Return the application of a replica, whose settings these variables are."""
+    from onsphere.service.app import create_app_from_environment
+
+    os.environ.update(environment)
+    return create_app_from_environment()
 
 
 def _check(settings: Any) -> None:
