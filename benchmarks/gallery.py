@@ -22,7 +22,7 @@ from _record import RESULTS, describe_machine
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "gallery"
-WIDTH, HEIGHT = 1_120, 1_500  # of a picture, in pixels
+WIDTH, HEIGHT = 1_120, 1_250  # of a picture, in pixels
 
 # Each is fitted with its options, and where a second fit follows from the report of the first, with those of `again`.
 TABLES = [

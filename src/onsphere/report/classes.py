@@ -1,4 +1,4 @@
-"""Which classes are found and which are confused: a picture of all pairs, and recall and precision of each class."""
+"""The classes that are found and those that are confused: all pairs, and recall and precision of each class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_DRAWN, MOST_LISTED = 10, 20
 
 
 class Confusion(NamedTuple):
-    """How often each class (in rows) is called each class (in columns)."""
+    """Counts of each true class (in rows) by the class that it is called (in columns)."""
 
     names: list[str]
     counts: NDArray[np.intp]

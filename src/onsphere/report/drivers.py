@@ -1,4 +1,4 @@
-"""Which columns drive the prediction, the noise and the novelty: what changes when a column is shuffled.
+"""The columns that drive the prediction, the noise and the novelty: what changes when a column is shuffled.
 
 A column that has nothing to do with the others or with the target may be shuffled without a trace: its rows in their
 own order are then one draw among shuffled ones. So how the shuffles of a column differ among themselves shows what
@@ -35,7 +35,7 @@ MOST_DRAWN, _MOST_TOLD = 10, 8  # columns in a picture, and groups of columns th
 
 
 class Effect(NamedTuple):
-    """How much worse something becomes by shuffling each column, and beyond what that is more than chance."""
+    """Changes for the worse by shuffling each column, and the largest that chance makes."""
 
     name: str
     change: Floats

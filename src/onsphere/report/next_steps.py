@@ -1,4 +1,4 @@
-"""What to do next: steps that follow from what was found, the most urgent first.
+"""Steps to take next, which follow from what was found, the most urgent first.
 
 Each has a line of Python or, where the caller writes one, a command that can be pasted.
 """
@@ -35,7 +35,7 @@ _MOST_IGNORED = 10  # columns to leave out
 
 
 class Findings(NamedTuple):
-    """What the sections of the page have found."""
+    """Findings of the sections of the page."""
 
     low_groups: Sequence[LowGroup]
     ranked: list[Grouping]
