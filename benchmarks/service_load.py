@@ -1,12 +1,13 @@
 """The service under load on loopback, beside an earlier version of it: throughput, latency, attacks, kill -9, memory.
 
-Needs wrk, which asks from a process of its own, and takes about six minutes on an idle machine. Every answer is stored
-before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run:
+Needs wrk, which asks from a process of its own, and takes about seven minutes on an idle machine. Every answer is
+stored before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run, and
+`--litserve PYTHON` LitServe with the same graph, by an interpreter that has litserve and onnxruntime:
 
-    git worktree add /tmp/before c89aa76
+    git clone . /tmp/before && git -C /tmp/before checkout 7c930d7
     python benchmarks/service_load.py --before /tmp/before
 
-`--only memory` and the like measure one part, print it, and record nothing.
+`--only memory` and the like measure one part, print it, and record nothing; `--seconds 1 --requests 500` tries it out.
 """
 
 import argparse
@@ -34,13 +35,21 @@ from _record import record
 from onsphere.export import export_onnx
 from onsphere.table import fit_table
 
-SECONDS, CONNECTIONS, N_MEMORY = int(os.environ.get("SECONDS", "6")), 8, 100_000
+PARTS = ("load", "versions", "attacks", "memory", "kill")
+PARSER = argparse.ArgumentParser()
+PARSER.add_argument("--before", type=Path, help="a clone of an earlier version")
+PARSER.add_argument("--litserve", type=Path, help="a Python that has litserve")
+PARSER.add_argument("--only", choices=PARTS)
+PARSER.add_argument("--seconds", type=int, default=6, help="of each measurement")
+PARSER.add_argument("--requests", type=int, default=100_000, help="to see whether memory grows")
+GIVEN = PARSER.parse_args()
+SECONDS, CONNECTIONS = GIVEN.seconds, 8
 TOLERANCE = 1e-6  # of a wrong answer: rounding depends on how many rows are asked about at once
 HERE = Path(__file__).parents[1]
 START = """
 import sys
 from onsphere.service import Settings, serve
-serve(Settings(sys.argv[1], port=0, rate=0.0), on_ready=lambda address: print(address, flush=True))
+serve(Settings(sys.argv[1], port=0), on_ready=lambda address: print(address, flush=True))
 """
 CONSTANT = """
 import socket, sys, uvicorn
@@ -57,6 +66,34 @@ listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
 config = uvicorn.Config(app, http="h11", ws="none", log_level="error", access_log=False)
 uvicorn.Server(config).run(sockets=[listener])
+"""
+
+
+LITSERVE = """
+import socket, sys, numpy, onnxruntime
+import litserve
+class Api(litserve.LitAPI):
+    def setup(self, device):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(sys.argv[1], options)
+        self.inputs = [(each.name, "string" in each.type) for each in self.session.get_inputs()]
+        self.outputs = [each.name for each in self.session.get_outputs()]
+    def decode_request(self, request):
+        row = request["rows"][0]
+        return {
+            name: numpy.array([[row[name]]], dtype=object if text else numpy.float64) for name, text in self.inputs
+        }
+    def predict(self, fed):
+        return self.session.run(None, fed)
+    def encode_response(self, found):
+        return {name: numpy.asarray(values).tolist() for name, values in zip(self.outputs, found)}
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    print(f"http://127.0.0.1:{port}", flush=True)
+    server = litserve.LitServer(Api(api_path="/v1/assess"), accelerator="cpu", healthcheck_path="/readyz")
+    server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="error", num_api_servers=1)
 """
 
 
@@ -77,28 +114,35 @@ def table(n_rows, seed):
 class Served:
     """A service in its own process, of this clone or of another one."""
 
-    def __init__(self, path, *, clone=HERE, code=START):
-        self.path, self.clone, self.code = path, clone, code
+    def __init__(self, path, *, clone=HERE, code=START, python=sys.executable):
+        self.path, self.clone, self.code, self.python = path, clone, code, python
 
     def __enter__(self):
-        Path(f"{self.path}.sqlite").unlink(missing_ok=True)
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{self.clone}/src"}
-        command = [sys.executable, "-c", self.code, str(self.path)]
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self.path}.sqlite{end}").unlink(missing_ok=True)
+        more = {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{self.clone}/src",
+            "ONSPHERE_RATE": "0",
+        }  # earlier versions' own
+        script = self.path.parent / "serve_it.py"  # some start further processes, which import it
+        script.write_text(self.code)
+        command, env = [str(self.python), str(script), str(self.path)], {**os.environ, **more}
         self.run = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, cwd=self.clone
         )
         self.url = self.run.stdout.readline().strip()
-        while True:
-            try:
+        for _ in range(600):
+            with suppress(httpx.TransportError):
                 if httpx.get(f"{self.url}/readyz", timeout=60).status_code == 200:
                     return self
-            except httpx.TransportError:
-                time.sleep(0.1)
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.path} did not start.")
 
     def __exit__(self, *_):
         self.run.send_signal(signal.SIGTERM)
         try:
-            self.run.wait(60)
+            self.run.wait(10)
         except subprocess.TimeoutExpired:  # as the version before may after an attack
             self.run.kill()
             self.run.wait()
@@ -192,7 +236,26 @@ def compare_versions(graph, rows, folder, versions):
     with Served(Path(folder) / "none", code=CONSTANT) as served:
         asked = {"version": "FastAPI on h11, a constant", "request": "one row", "connections": 8}
         found.append({**asked, **wrk(served.url, kinds[0][1], SECONDS, 8, folder)})
+    if GIVEN.litserve is not None:
+        with Served(graph, code=LITSERVE, python=GIVEN.litserve) as served:
+            for kind, bodies, connections in kinds[:2]:
+                asked = {"version": "LitServe, nothing stored", "request": kind, "connections": connections}
+                found.append({**asked, **wrk(served.url, bodies, SECONDS, connections, folder)})
     return found
+
+
+def compare_figures(found):
+    """Return the ratios that are to hold, of this version to the one before and to calm."""
+    rate = {(row["version"], row["request"], row["connections"]): row["requests/s"] for row in found["versions"]}
+    ratios = {
+        f"{request} at {connections} connections, times the version before": round(
+            rate["now", request, connections] / rate["before", request, connections], 2
+        )
+        for version, request, connections in rate
+        if version == "before"
+    }
+    worst = max(row["p99 to calm"] for row in found["attacks"] if row["version"] == "now")
+    return {**ratios, "largest p99 under attack, times calm": worst}
 
 
 BODIES = {
@@ -250,9 +313,9 @@ def measure_memory(graph, rows, folder):
     """Measure how far the memory of the service and its child grows over many requests, after the first tenth."""
     with Served(graph) as served:
         process, n_asked, sizes = psutil.Process(served.run.pid), 0, []
-        while n_asked < N_MEMORY:
+        while n_asked < GIVEN.requests:
             n_asked += wrk(served.url, list_bodies(rows), SECONDS, 32, folder)["requests/s"] * SECONDS
-            if n_asked >= N_MEMORY / 10:
+            if n_asked >= GIVEN.requests / 10:
                 sizes.append(sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]))
         return {"requests": round(n_asked), "growth": sizes[-1] / sizes[0] - 1}
 
@@ -271,12 +334,7 @@ def count_lost(path, rows, expected):
 
 
 def main():
-    parts = ("load", "versions", "attacks", "memory", "kill")
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--before", type=Path, help="a clone of an earlier version")
-    parser.add_argument("--only", choices=parts)
-    given = parser.parse_args()
-    versions = ({} if given.before is None else {"before": given.before}) | {"now": HERE}
+    versions = ({} if GIVEN.before is None else {"before": GIVEN.before.resolve()}) | {"now": HERE}
     load_before = os.getloadavg()[1]
     with tempfile.TemporaryDirectory() as folder:
         fit = fit_table(table(1000, 0), ["price"], backbone="kernel")
@@ -295,11 +353,13 @@ def main():
             "kill": lambda: count_lost(native, rows, expected),
         }
         found = {}
-        for part in parts if given.only is None else [given.only]:
+        for part in PARTS if GIVEN.only is None else [GIVEN.only]:
+            started = time.monotonic()
             found[part] = measures[part]()
             for row in found[part] if isinstance(found[part], list) else [found[part]]:
                 print(part, row, flush=True)
-    if given.only is not None:
+            print(f"{part} took {time.monotonic() - started:.0f} s", flush=True)
+    if GIVEN.only is not None:
         return
     record(
         "service_load",
@@ -316,6 +376,7 @@ def main():
         memory_growth=found["memory"]["growth"],
         memory_requests=found["memory"]["requests"],
         load_average_before=round(load_before, 1),
+        **compare_figures(found),
     )
 
 

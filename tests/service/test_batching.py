@@ -14,8 +14,8 @@ from onsphere import load
 from onsphere.service import Settings, batching
 from onsphere.service.answers import RequestError
 from onsphere.service.batching import Batcher, PendingRequest, Reply, assess_together
+from onsphere.service.child import LiveModel
 from onsphere.service.engine import load_engine
-from onsphere.service.hot_reload import LiveModel
 from onsphere.service.rows import CSV, JSON
 
 SETTINGS = Settings("m.onsphere")
@@ -47,7 +47,7 @@ def engine(models):
 
 def make_request(engine, *rows, coverage=0.9, body=None, media_type=JSON):
     body = json.dumps({"rows": rows}).encode() if body is None else body
-    live = LIVE.setdefault(id(engine), LiveModel(engine, None, max_rows=50_000))
+    live = LIVE.setdefault(id(engine), LiveModel(engine, None))
     return PendingRequest(live, body, media_type, media_type, coverage, "r", time.perf_counter())
 
 

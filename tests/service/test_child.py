@@ -116,14 +116,12 @@ def test_memory_has_a_limit(monkeypatch):
 
 
 def test_a_model_that_loads_in_the_child_alone_leaves_no_process(models, tmp_path, monkeypatch):
-    from onsphere.service import hot_reload
-
     closed = []
-    monkeypatch.setattr(hot_reload, "load_engine", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(child, "load_engine", lambda *_, **__: 1 / 0)
     plain = child.Child.close
     monkeypatch.setattr(child.Child, "close", lambda self: (closed.append(self), plain(self)))
     with pytest.raises(ZeroDivisionError):
-        hot_reload.ServedModel(Settings(str(models["array"]), trial_timeout=300.0))
+        child.ServedModel(Settings(str(models["array"]), trial_timeout=300.0))
     assert len(closed) == 1
 
 

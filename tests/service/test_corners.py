@@ -10,8 +10,8 @@ from onsphere.service import Settings, batching, child, hash_key, make_key
 from onsphere.service import server as server_module
 from onsphere.service.answers import RequestError
 from onsphere.service.batching import Batcher, PendingRequest, assess_together
+from onsphere.service.child import LiveModel
 from onsphere.service.engine import load_engine
-from onsphere.service.hot_reload import LiveModel
 from onsphere.service.rows import CSV, JSON, parse_json
 from onsphere.service.store import open_database
 
@@ -20,7 +20,7 @@ SETTINGS = Settings("m.onsphere")
 
 @pytest.fixture
 def live(models):
-    return LiveModel(load_engine(models["array"]), None, max_rows=100)
+    return LiveModel(load_engine(models["array"]), None)
 
 
 @pytest.mark.parametrize("n_most", [1, 1_000])
@@ -50,7 +50,7 @@ def test_a_child_that_was_closed_starts_no_process(models):
 
 def test_brackets_are_counted_before_anything_is_read():
     with pytest.raises(RequestError) as caught:
-        parse_json(b"[" * 200, 5)
+        parse_json(b"[" * 200, "rows", 5)
     assert caught.value.status == 413
 
 

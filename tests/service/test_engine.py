@@ -12,8 +12,8 @@ from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, load
 from onsphere.export import export_onnx
 from onsphere.service import Settings
 from onsphere.service.answers import answer_rows
+from onsphere.service.child import ServedModel
 from onsphere.service.engine import load_engine
-from onsphere.service.hot_reload import ServedModel
 
 
 def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):

@@ -1,8 +1,15 @@
-"""The layer that logs and counts each request."""
+"""The layer that guards, logs and counts each request."""
 
 import asyncio
 
-from onsphere.service.metrics import Metrics, RequestLogger
+from onsphere.service import Settings
+from onsphere.service.limits import Gate
+from onsphere.service.metrics import Metrics
+from onsphere.service.settings import Keys
+
+
+def watch(inner):
+    return Gate(inner, settings=Settings("m"), keys=Keys(), metrics=Metrics(), paths=frozenset())
 
 
 def test_other_kinds_of_connections_are_passed_on():
@@ -11,8 +18,7 @@ def test_other_kinds_of_connections_are_passed_on():
     async def inner(scope, receive, send):
         seen.append(scope["type"])
 
-    watch = RequestLogger(inner, metrics=Metrics(), paths=frozenset(), log_values=False)
-    asyncio.run(watch({"type": "lifespan"}, None, None))
+    asyncio.run(watch(inner)({"type": "lifespan"}, None, None))
     assert seen == ["lifespan"]
 
 
@@ -26,6 +32,9 @@ def test_an_error_in_the_middle_of_an_answer_is_logged(logs):
     async def send(message):
         sent.append(message["type"])
 
-    watch = RequestLogger(inner, metrics=Metrics(), paths=frozenset(), log_values=False)
-    asyncio.run(watch({"type": "http", "path": "/", "method": "GET", "headers": []}, None, send))
+    async def run():
+        headers = [(b"host", b"localhost")]
+        await watch(inner)({"type": "http", "path": "/", "method": "GET", "headers": headers}, None, send)
+
+    asyncio.run(run())
     assert sent == ["http.response.start"]

@@ -70,17 +70,6 @@ def test_a_refit_with_the_same_seed_goes_on_with_the_same_monitor(url, tmp_path,
     assert store.read_live(load_engine(other).facts)["drift"]["rows_seen"] == 0
 
 
-def test_a_monitor_of_an_older_version_is_taken_over(url, facts, open_store, helpers):
-    store = open_store(url)
-    store.write([helpers.record(facts, [9.0] * 40)])
-    for table in ("onsphere_monitors", "onsphere_assessments"):
-        helpers.query(url, f"UPDATE {table} SET model = '{facts.sha256} 0.01'")
-    later = open_store(url)
-    later.write([helpers.record(facts, 0.1)])
-    drift = later.read_live(facts)["drift"]
-    assert (drift["rows_seen"], drift["alarm"]) == (41, True)
-
-
 def test_times_include_storing(url, facts, open_store, helpers):
     store = open_store(url)
     late = replace(helpers.record(facts, 0.1), started=helpers.record(facts, 0.1).started - 5.0)

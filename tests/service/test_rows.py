@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import settings as run_with
 from hypothesis import strategies as st
 
-from onsphere.service import rows
 from onsphere.service.answers import RequestError
-from onsphere.service.rows import ARROW, CSV, read_table
-from onsphere.service.schemas import build_body_model
-
-
-def read_json(bodies, facts, *, max_rows):
-    return rows.read_json(bodies, facts, build_body_model(facts, max_rows), max_rows=max_rows)
+from onsphere.service.rows import ARROW, CSV, read_json, read_table
 
 
 def read_csv(body, facts, *, max_rows):

@@ -31,7 +31,7 @@ CHECKS = (
 
 
 def test_no_generated_request_fails(running, logs, tmp_path):
-    service = running(rate=0.0)
+    service = running()
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json", "--checks", CHECKS]
     options = ["--phases", "coverage,fuzzing", "-n", "15", "--seed", "0", "--continue-on-failure", "--no-color"]
     run = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path)

@@ -54,7 +54,7 @@ def test_settings_survive_the_environment(monkeypatch):
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_PORT": "70000"}, "valid 'port'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_ALPHA": "2"}, "valid 'alpha'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "0"}, "valid 'timeout'"),
-        ({"ONSPHERE_MODEL": "m", "ONSPHERE_RATE": "-1"}, "valid 'rate'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_WATCH": "-1"}, "valid 'watch'"),
     ],
 )
 def test_bad_settings_are_reported(environment, expected, monkeypatch):

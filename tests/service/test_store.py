@@ -7,13 +7,13 @@ import pytest
 
 from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
-from onsphere.service import shared_monitor
+from onsphere.service import monitor_state
 from onsphere.service import store as store_module
 
 
 @pytest.mark.parametrize("rows_between", [7, 5_000])
 def test_two_workers_raise_the_alarm_that_one_monitor_would(url, facts, monkeypatch, rows_between, open_store, helpers):
-    monkeypatch.setattr(shared_monitor, "_ROWS_BETWEEN", rows_between)
+    monkeypatch.setattr(monitor_state, "_ROWS_BETWEEN", rows_between)
     rng = np.random.default_rng(0)
     scores = [rng.choice(facts.calibration, 3) for _ in range(50)]
     missed = [rng.choice(facts.missed, 3) + (0.3 if step > 30 else 0.0) for step in range(50)]
@@ -59,7 +59,7 @@ def test_tables_of_an_older_version_get_their_new_columns(url, facts, open_store
 
 
 def test_the_log_is_bounded(url, facts, monkeypatch, open_store, helpers):
-    monkeypatch.setattr(shared_monitor, "_ROWS_BETWEEN", 5)
+    monkeypatch.setattr(monitor_state, "_ROWS_BETWEEN", 5)
     store = open_store(url, keep=10)
     for step in range(40):
         store.write([helpers.record(facts, 0.1, str(step))])
@@ -93,7 +93,7 @@ def test_each_model_has_a_monitor_of_its_own(url, facts, other_facts, open_store
 def test_a_worker_that_is_behind_does_not_write_over_another(url, facts, other_facts, monkeypatch, open_store, helpers):
     behind, ahead = open_store(url), open_store(url)
     behind.write([helpers.record(facts, 0.1)])
-    monkeypatch.setattr(shared_monitor, "_ROWS_BETWEEN", 1)
+    monkeypatch.setattr(monitor_state, "_ROWS_BETWEEN", 1)
     ahead.write([helpers.record(facts, 0.1), helpers.record(facts, 0.1)])
     behind.write([helpers.record(other_facts, 0.1)])
     assert open_store(url).read_live(facts)["drift"]["rows_seen"] == 3

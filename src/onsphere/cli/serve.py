@@ -71,10 +71,6 @@ def serve(
     max_rows: Annotated[
         int | None, typer.Option(help="Rows of a request.", show_default="50000", rich_help_panel=_LIMITS)
     ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Requests per second of a client; 0: any.", show_default="1000", rich_help_panel=_LIMITS),
-    ] = None,
     max_concurrent: Annotated[
         int | None,
         typer.Option(help="Requests at a time, per worker.", show_default="64", rich_help_panel=_LIMITS),
@@ -132,7 +128,6 @@ def serve(
         coverage=coverage,
         max_body=max_body,
         max_rows=max_rows,
-        rate=rate,
         max_concurrent=max_concurrent,
         timeout=timeout,
         read_timeout=read_timeout,

@@ -16,17 +16,6 @@ from onsphere.service.engine import Facts
 from onsphere.table.cells import Problem, describe_problems
 from onsphere.table.predict import tabulate_assessment
 
-__all__ = [
-    "RequestError",
-    "answer_rows",
-    "encode_json",
-    "make_problem_error",
-    "reject_problems",
-    "send_error",
-    "write_arrow",
-    "write_csv",
-]
-
 _MAX_PROBLEMS = 20  # listed in one answer
 _OUTPUTS = ("value", "lower", "upper", "sigma", "noise")
 _SCORES = (
@@ -163,24 +152,10 @@ class RequestError(Exception):
         """The headers that an answer of this status needs."""
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
-        return {"retry-after": "1"} if self.status in (429, 503) else {}
-
-
-async def send_error(error: RequestError, send: Any) -> None:
-    """Send an error as JSON, from a layer around the application."""
-    body = error.to_json()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
+        return {"retry-after": "1"} if self.status == 503 else {}
 
 
 def reject_problems(problems: Sequence[Problem]) -> None:
-    """Raise a RequestError about problems, if there are any."""
+    """Raise a RequestError that lists the first problems and counts the others, if there are any."""
     if problems:
-        raise make_problem_error(problems)
-
-
-def make_problem_error(problems: Sequence[Problem]) -> RequestError:
-    """Return a RequestError that lists the first problems and counts the others."""
-    return RequestError(422, describe_problems(problems), problems[:_MAX_PROBLEMS])
+        raise RequestError(422, describe_problems(problems), problems[:_MAX_PROBLEMS])

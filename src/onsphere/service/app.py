@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import math
 import re
 import signal
 import threading
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, Header, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import ValidationError
@@ -29,18 +27,16 @@ from onsphere.errors import OnsphereError
 from onsphere.service import schemas
 from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.batching import Batcher, PendingRequest
+from onsphere.service.child import ServedModel
 from onsphere.service.engine import Engine, ModelEngine
-from onsphere.service.hot_reload import ServedModel
 from onsphere.service.labels import explain_no_update, read_labels, update_model
-from onsphere.service.limits import Limits
-from onsphere.service.metrics import Metrics, RequestLogger
+from onsphere.service.limits import Gate
+from onsphere.service.metrics import Metrics
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
 from onsphere.service.settings import Keys, Settings
 from onsphere.service.store import Store, open_database
 from onsphere.table.cells import Problem, show_value
-
-__all__ = ["Service", "create_app", "create_app_from_environment"]
 
 logger = logging.getLogger("onsphere.service")
 
@@ -62,8 +58,7 @@ class Service:
         self.served = served or ServedModel(settings)
         database = open_database(settings.store_url, seconds=settings.store_timeout)
         kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
-        store = Store(database, alpha=settings.alpha, **kept)
-        self.recorder = Recorder(store, seconds=settings.store_timeout)
+        self.recorder = Recorder(Store(database, alpha=settings.alpha, **kept), seconds=settings.store_timeout)
         self.batcher = Batcher(settings, self.recorder)
         self.metrics = Metrics()
         self._n_working = 0
@@ -73,12 +68,15 @@ class Service:
     @asynccontextmanager
     async def run(self, app: FastAPI) -> AsyncGenerator[None]:
         """Start and stop the threads, and reload the model when its file changes or SIGHUP comes."""
-        loop = asyncio.get_running_loop()
+        loop, settings = asyncio.get_running_loop(), self.settings
         self.batcher.start()
-        await loop.run_in_executor(None, self.recorder.start)
-        await loop.run_in_executor(None, self._catch_up, self.served.live.engine)
+        await asyncio.to_thread(self.recorder.start)
+        await asyncio.to_thread(self._follow_labels)
         self.metrics.loaded.set(self.served.loaded_at)
-        tasks = [asyncio.create_task(each()) for each in (self._watch_clocks, self._watch_file, self._watch_labels)]
+        clocks = asyncio.create_task(_repeat(_TICK, self._check_clocks))
+        tasks = [asyncio.create_task(_repeat(_LABELS_SECONDS, asyncio.to_thread, self._follow_labels))]
+        if settings.watch:
+            tasks.append(asyncio.create_task(_repeat(settings.watch, asyncio.to_thread, self._reload_if_changed)))
         in_main_thread = threading.current_thread() is threading.main_thread()
         if in_main_thread:
             loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_and_log))
@@ -88,29 +86,19 @@ class Service:
             if in_main_thread:
                 loop.remove_signal_handler(signal.SIGHUP)
             self.batcher.stop()
-            for task in tasks[1:]:
+            for task in tasks:
                 task.cancel()
-            await loop.run_in_executor(None, self.recorder.stop, 2 * self.settings.store_timeout)
-            tasks[0].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(self.recorder.stop, 2 * settings.store_timeout)
+            clocks.cancel()
+            await asyncio.gather(clocks, *tasks, return_exceptions=True)
             self.served.live.child.close()
 
-    async def _watch_clocks(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK)
-            self.recorder.check_time()
-            self.batcher.check_time()
+    async def _check_clocks(self) -> None:
+        self.recorder.check_time()
+        self.batcher.check_time()
 
-    async def _watch_file(self) -> None:
-        while self.settings.watch:
-            await asyncio.sleep(self.settings.watch)
-            if self.served.has_changed():
-                await asyncio.get_running_loop().run_in_executor(None, self._reload_and_log)
-
-    async def _watch_labels(self) -> None:
-        while True:
-            await asyncio.sleep(_LABELS_SECONDS)
-            await asyncio.get_running_loop().run_in_executor(None, self._catch_up, self.served.live.engine)
+    def _follow_labels(self) -> None:
+        self._catch_up(self.served.live.engine)
 
     def _catch_up(self, engine: Engine) -> None:
         """Update a model with the labels that it has not seen; if the store does not work, at the next look."""
@@ -136,6 +124,10 @@ class Service:
         self._recent, self._n_resets = RecentRows(self.served.facts.reference), None
         self._live: tuple[float, dict[str, Any]] = (0.0, {})
 
+    def _reload_if_changed(self) -> None:
+        if self.served.has_changed():
+            self._reload_and_log()
+
     def _reload_and_log(self) -> None:
         try:
             changed, reason = self.reload(), None
@@ -146,10 +138,12 @@ class Service:
 
     async def assess(self, scope: Any, body: bytes) -> tuple[bytes, str, bool]:
         """Return the body of an answer, its media type, and whether it was recorded."""
-        headers, state, options = dict(scope["headers"]), scope["state"], _read_options(scope["query_string"])
-        media_type = answer_type = read_media_type(headers.get(b"content-type", b"").decode("latin-1"))
-        with suppress(RequestError):
-            answer_type = read_media_type(headers.get(b"accept", b"").partition(b",")[0].decode("latin-1"))
+        state, options = scope["state"], _read_options(scope["query_string"])
+        headers: dict[bytes, bytes] = state["headers"]
+        media_type = answer_type = read_media_type(headers.get(b"content-type", b""))
+        if b"accept" in headers:
+            with suppress(RequestError):
+                answer_type = read_media_type(headers[b"accept"].partition(b",")[0])
         if self._n_working >= self.settings.max_concurrent:
             raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
         live = self.served.live
@@ -170,8 +164,8 @@ class Service:
             values = reply.batch.values
             self._recent.add({str(at): each for at, each in enumerate(values.values())} if facts.as_array else values)
         n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted
-        self.metrics.rows.labels("yes").inc(n_accepted)
-        self.metrics.rows.labels("no").inc(n_rows - n_accepted)
+        self.metrics.accepted.inc(n_accepted)
+        self.metrics.rejected.inc(n_rows - n_accepted)
         state["log_fields"].update(rows=n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
         if answer_type != JSON:
             return reply.body, answer_type, recorded
@@ -180,10 +174,10 @@ class Service:
 
     async def take_labels(self, request: Request) -> dict[str, Any]:
         """Join the labels of a request to the answers in the store, and return what `POST /v1/labels` answers."""
-        if read_media_type(request.headers.get("content-type", "")) != JSON:
+        if read_media_type(request.headers.get("content-type", "").encode()) != JSON:
             raise RequestError(415, f"Expected labels of the type {JSON}. Got another.")
-        body, engine, loop = await request.body(), self.served.live.engine, asyncio.get_running_loop()
-        labels = await loop.run_in_executor(None, lambda: read_labels(body, engine, max_rows=self.settings.max_rows))
+        body, engine = await request.body(), self.served.live.engine
+        labels = await asyncio.to_thread(read_labels, body, engine, max_rows=self.settings.max_rows)
         number = request.scope["state"]["request"]
         found = await self.use_store(lambda store: store.write_labels(labels, number))
         taken = found.pop("taken")
@@ -195,7 +189,7 @@ class Service:
                 [Problem("key", None, "one that waits for a label", show_value(label.key)) for label in labels[:20]],
             )
         self.metrics.labels.inc(len(taken))
-        await loop.run_in_executor(None, self._catch_up, engine)
+        await asyncio.to_thread(self._catch_up, engine)
         note = explain_no_update(engine, taken)
         return {"taken": len(taken), **found, "model_updated": note is None, "note": note}
 
@@ -228,19 +222,29 @@ class Service:
             if self._n_resets not in (None, n_resets := found["drift"].pop("resets")):  # by any worker
                 self._recent.clear()
             self._n_resets = n_resets
-            changes = await asyncio.get_running_loop().run_in_executor(None, self._recent.compare)
+            changes = await asyncio.to_thread(self._recent.compare)
             found["drift"] |= dict(zip(("hints", "outside"), changes, strict=True))
         store = {"working": reason is None, "reason": reason}
         return {"now": time.time(), "model": facts.sha256, "store": store, **found}
 
 
+async def _repeat(seconds: float, task: Callable[..., Any], *arguments: Any) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        await task(*arguments)
+
+
 def _read_options(query: bytes) -> schemas.Options:
     if not query:
-        return schemas.Options()
+        return schemas.NO_OPTIONS
     try:
         return schemas.Options.model_validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))
     except ValidationError as error:
-        raise RequestValidationError([{**each, "loc": ("query", *each["loc"])} for each in error.errors()]) from None
+        found = [
+            Problem(None, None, f"{'.'.join(map(str, one['loc']))}: {one['msg']}", str(one.get("input"))[:60])
+            for one in error.errors()
+        ]
+        raise RequestError(422, f"Expected {found[0].expected}. Got {found[0].got}.", found) from None
 
 
 class _AssessRoute:
@@ -253,11 +257,7 @@ class _AssessRoute:
         if scope["type"] != "http" or scope["path"] != "/v1/assess" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        _check_key(self._service, scope, "assess")
-        try:
-            body, media_type, recorded = await self._service.assess(scope, (await receive())["body"])
-        except RequestValidationError as error:
-            raise _make_parameter_error(error) from None
+        body, media_type, recorded = await self._service.assess(scope, (await receive())["body"])
         headers = [
             (b"content-type", media_type.encode() + (b"; charset=utf-8" if media_type == CSV else b"")),
             (b"content-length", b"%d" % len(body)),
@@ -281,14 +281,15 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     none: Any = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
     app = FastAPI(title="onsphere", description=about, lifespan=service.run, **none)
     app.state.service = service
-    _add_error_handlers(app)
-    _add_watching(app, service)
-    _add_model(app, service)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    # `Gate` checks the keys; these tell OpenAPI.
+    shown = [HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False)] if service.keys else []
+    routes = _build_routes(service)
+    app.include_router(routes, dependencies=[*map(Depends, shown)])
     _add_pages(app, service)
-    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    paths = frozenset(getattr(route, "path", "") for route in [*routes.routes, *app.routes])
     app.add_middleware(_AssessRoute, service=service)
-    app.add_middleware(Limits, settings=settings, keys=service.keys)
-    app.add_middleware(RequestLogger, metrics=service.metrics, paths=paths, log_values=settings.log_values)
+    app.add_middleware(Gate, settings=settings, keys=service.keys, metrics=service.metrics, paths=paths)
     instrument(app)
     return app
 
@@ -306,38 +307,26 @@ def create_app_from_environment() -> FastAPI:
     return create_app(Settings())
 
 
-def _check_key(service: Service, scope: Any, role: str) -> None:
-    """Check that the key of a request may do what the request asks for, if the service has keys."""
-    state = scope["state"]
-    if not service.keys:
-        return
-    if state["key"] is None:
-        raise RequestError(401, "Expected a known API key. Pass Authorization: Bearer KEY, or X-API-Key.")
-    state["log_fields"]["key"] = state["key"].name
-    if role not in ("assess", state["key"].role):
-        raise RequestError(403, f"Expected a key with the role {role}. Got one that may {state['key'].role}.")
-
-
-def _require_key(service: Service, role: str = "assess") -> list[Any]:
-    """Return a dependency that checks the key; the others tell OpenAPI, and `Limits` reads the key."""
-
-    async def check_key(request: Request) -> None:
-        _check_key(service, request.scope, role)
-
-    shown = [HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False)] if service.keys else []
-    return [Depends(check_key), *map(Depends, shown)]
+async def _answer_http_error(_: Request, error: Any) -> Response:
+    body = RequestError(error.status_code, str(error.detail)).to_json()
+    return Response(body, error.status_code, headers=error.headers, media_type=JSON)
 
 
 def _is_known(service: Service, request: Request) -> bool:
     return not service.keys or request.scope["state"]["key"] is not None
 
 
-def _add_model(app: FastAPI, service: Service) -> None:
-    key, operator, errors = _require_key(service), _require_key(service, "operate"), schemas.describe_errors
+def _answer_json(values: Any, status: int = 200) -> Response:
+    return Response(encode_json(values), status, media_type=JSON)
+
+
+def _build_routes(service: Service) -> APIRouter:
+    """Build the addresses that need a key, if there are keys."""
+    routes, errors = APIRouter(), schemas.describe_errors
     tables = {media_type: {"schema": {"type": "string"}} for media_type in (CSV, ARROW)}
     answers = {200: {"model": schemas.Answers, "content": tables}, **errors(408, 413, 415, 422, 503, 504)}
 
-    @app.post("/v1/assess", dependencies=key, responses=answers, response_class=Response)
+    @routes.post("/v1/assess", responses=answers, response_class=Response)
     async def assess_rows(
         options: Annotated[schemas.Options, Query()], idempotency_key: Annotated[str | None, _Named] = None
     ) -> None:
@@ -347,12 +336,7 @@ def _add_model(app: FastAPI, service: Service) -> None:
         comes in the same format; its header X-Recorded says whether the assessment was stored.
         """
 
-    @app.post(
-        "/v1/labels",
-        dependencies=key,
-        response_model=schemas.LabelsTaken,
-        responses=errors(408, 413, 415, 422, 503),
-    )
+    @routes.post("/v1/labels", response_model=schemas.LabelsTaken, responses=errors(408, 413, 415, 422, 503))
     async def take_labels(request: Request) -> Any:
         """Take what turned out to be true of rows that were assessed with key=, each named by its key.
 
@@ -361,23 +345,23 @@ def _add_model(app: FastAPI, service: Service) -> None:
         """
         return _answer_json(await service.take_labels(request))
 
-    @app.get("/v1/model", dependencies=key, response_model=schemas.ModelFacts, responses=errors())
+    @routes.get("/v1/model", response_model=schemas.ModelFacts, responses=errors())
     async def describe_model() -> Any:
         """Describe the model: columns, targets, threshold, calibration."""
         served = service.served
         more = {"loaded_at": served.loaded_at, "reload_trouble": served.trouble}
         return _answer_json(served.facts.describe() | more)
 
-    @app.post("/v1/reload", dependencies=operator, responses=errors(409))
+    @routes.post("/v1/reload", responses=errors(409))
     async def reload() -> dict[str, bool | str]:
         """Load the model's file again; the old model answers until then, and goes on if that fails."""
         try:
-            changed = await asyncio.get_running_loop().run_in_executor(None, service.reload)
+            changed = await asyncio.to_thread(service.reload)
         except OnsphereError as error:
             raise RequestError(409, str(error)) from None
         return {"changed": changed, "sha256": service.served.facts.sha256}
 
-    @app.post("/v1/reset", dependencies=operator, responses=errors(503))
+    @routes.post("/v1/reset", responses=errors(503))
     async def reset() -> dict[str, bool]:
         """Start the drift monitor again, as if no row had been seen."""
         facts = service.served.facts
@@ -385,23 +369,32 @@ def _add_model(app: FastAPI, service: Service) -> None:
         service.forget_recent()
         return {"reset": True}
 
-
-def _add_watching(app: FastAPI, service: Service) -> None:
-    key, errors = _require_key(service), schemas.describe_errors
-
-    @app.get("/v1/live", dependencies=key, response_model=schemas.Live, responses=errors())
+    @routes.get("/v1/live", response_model=schemas.Live, responses=errors())
     async def live() -> Any:
         """Return what the page shows: throughput, times, uncertainties, drift, labels, rejected rows."""
         return _answer_json(await service.get_live())
 
-    @app.get("/healthz", responses=errors())
+    plain: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @routes.get("/metrics", response_class=Response, responses=plain | errors())
+    async def metrics() -> Response:
+        """Return the metrics for Prometheus."""
+        text = service.metrics.write_text(await service.get_live())
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return routes
+
+
+def _add_pages(app: FastAPI, service: Service) -> None:
+    """Add the addresses that need no key; those without one get no reasons and no columns."""
+    unready: Any = {503: {"model": schemas.Readiness, "description": "Not ready."}}
+
+    @app.get("/healthz", responses=schemas.describe_errors())
     async def healthz() -> dict[str, str]:
         """Say that the process answers."""
         return {"status": "ok"}
 
-    unready: Any = {503: {"model": schemas.Readiness, "description": "Not ready."}}
-
-    @app.get("/readyz", response_model=schemas.Readiness, responses=errors() | unready)
+    @app.get("/readyz", response_model=schemas.Readiness, responses=schemas.describe_errors() | unready)
     async def readyz(request: Request) -> Any:
         """Say whether the store takes writes, the model comes back, and the last file could be loaded."""
         n_stuck = service.batcher.n_stuck
@@ -411,33 +404,14 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         details = found if _is_known(service, request) else {}
         return _answer_json({"ready": is_ready, **details}, 200 if is_ready else 503)
 
-    plain: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
-
-    @app.get("/metrics", dependencies=key, response_class=Response, responses=plain | errors())
-    async def metrics() -> Response:
-        """Return the metrics for Prometheus."""
-        live, metrics = await service.get_live(), service.metrics
-        drift, labels = live["drift"], live["labels"] or {}
-        for gauge, name in ((metrics.coverage, "coverage"), (metrics.error, "mean_error")):
-            gauge.set(math.nan if labels.get(name) is None else labels[name])
-        metrics.store.set(service.recorder.trouble is None)
-        if drift is not None:
-            metrics.alarm.set(drift["alarm"])
-            metrics.capital.set(drift["log_capital"])
-        return Response(metrics.write_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _add_pages(app: FastAPI, service: Service) -> None:
     async def page(request: Request) -> Response:
         return Response((_PAGE / _PAGES[request.url.path]).read_bytes(), media_type="text/html; charset=utf-8")
 
     async def openapi(request: Request) -> Response:
-        """Describe the interface; the columns of the model are for those with a key."""
         schema, place = app.openapi(), "#/components/schemas/{model}"
         labels = schemas.Labels.model_json_schema(ref_template=place)
-        is_known = _is_known(service, request)
-        own = service.served.live.choose_schema(None)[1]
-        rows = own.json_schema(ref_template=place) if is_known else {"type": "object"}
+        own = schemas.build_body_model(service.served.facts, service.settings.max_rows)
+        rows = own.json_schema(ref_template=place) if _is_known(service, request) else {"type": "object"}
         parts = schema["components"]["schemas"] | rows.pop("$defs", {}) | labels.pop("$defs")
         tables = {each: {"schema": {"type": "string", "format": "binary"}} for each in MEDIA_TYPES[1:]}
         bodies = {"/v1/assess": {JSON: {"schema": rows}, **tables}, "/v1/labels": {JSON: {"schema": labels}}}
@@ -452,26 +426,3 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)
     app.mount("/page", StaticFiles(directory=_PAGE), name="page")
     app.add_api_route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
-
-
-def _answer_json(values: Any, status: int = 200) -> Response:
-    return Response(encode_json(values), status, media_type=JSON)
-
-
-def _make_parameter_error(error: RequestValidationError) -> RequestError:
-    found = [
-        Problem(None, None, f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}", str(one.get("input"))[:60])
-        for one in error.errors()[:20]
-    ]
-    return RequestError(422, f"Expected {found[0].expected}. Got {found[0].got}.", found)
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    async def answer(request: Request, error: Any) -> Response:
-        if isinstance(error, RequestError):
-            return Response(error.to_json(), error.status, headers=error.headers, media_type=JSON)
-        body = RequestError(error.status_code, str(error.detail)).to_json()
-        return Response(body, error.status_code, headers=error.headers, media_type=JSON)
-
-    for kind in (RequestError, HTTPException):
-        app.add_exception_handler(kind, answer)

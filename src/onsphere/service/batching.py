@@ -16,14 +16,12 @@ import numpy as np
 from onsphere.assessment import Assessment
 from onsphere.errors import OnsphereError
 from onsphere.service.answers import RequestError, answer_rows, encode_json, write_arrow, write_csv
-from onsphere.service.hot_reload import LiveModel
+from onsphere.service.child import LiveModel
 from onsphere.service.labels import dump_answers, name_rows
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import CSV, JSON, Batch, join_values, read_json, read_table
 from onsphere.service.settings import Settings
 from onsphere.service.store import Record
-
-__all__ = ["Batcher", "PendingRequest", "Reply", "assess_together"]
 
 _REJECTED_KEPT = 5  # rows of one request
 _ROWS_KEPT = 200  # of one request, to see which columns moved
@@ -240,10 +238,10 @@ def _assess_group(group: list[PendingRequest], settings: Settings) -> list[tuple
 
 def _read(group: list[PendingRequest], settings: Settings) -> list[Batch]:
     first = group[0]
-    facts, schema = first.live.choose_schema(first.key)
+    facts = first.live.choose_facts(first.key)
     if first.media_type == JSON:
         bodies = [pending.body for pending in group]
-        return read_json(bodies, facts, schema, max_rows=settings.max_rows)
+        return read_json(bodies, facts, max_rows=settings.max_rows)
     return [read_table(first.body, facts, first.media_type, max_rows=settings.max_rows)]
 
 

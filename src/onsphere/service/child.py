@@ -1,4 +1,4 @@
-"""Run a model in a child process, which can be killed: to try a file before it answers, and to read large requests.
+"""Run a model in a child process, which can be killed: to try a file before it goes live, and to read large requests.
 
 A body of many megabytes holds the interpreter up while it is read, and a model or an Arrow body may crash or never come
 back. In the child, that costs one request.
@@ -6,6 +6,7 @@ back. In the child, that costs one request.
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import resource
@@ -13,20 +14,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.service.answers import RequestError
-from onsphere.service.engine import ModelEngine, load_engine, make_trial_row
+from onsphere.service.engine import Engine, ModelEngine, load_engine, make_trial_row, read_content
+from onsphere.service.rows import add_key_column
 from onsphere.service.settings import Settings
 
-__all__ = ["Child", "exit_with_parent", "run_child"]
-
+_MAX_KEYS = 8  # columns that name rows, remembered
 _MORE_MEMORY = 2 * 2**30  # bytes that a request may take
 _PRELOADED = ("onsphere.service.batching", "onnxruntime", "skops.io", "pandas", "pyarrow.csv")
 _processes = multiprocessing.get_context("forkserver")  # which loads the libraries once for all children
@@ -123,6 +125,77 @@ class Child:
             self._process = None
 
 
+class LiveModel:
+    """A model that answers: in this process, and in a child process for large requests."""
+
+    def __init__(self, engine: Engine, child: Any) -> None:
+        self.engine, self.child = engine, child
+        self.choose_facts = lru_cache(maxsize=_MAX_KEYS)(lambda key: add_key_column(self.engine.facts, key))
+
+
+class ServedModel:
+    """The model that answers now; a newer one takes its place at once, and requests in flight keep theirs.
+
+    `trouble` says why the file could not be loaded the last time it changed; the model before it still answers.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._path, self._settings, self._lock = Path(settings.model), settings, threading.Lock()
+        self._seen = self._read_signature()
+        self.live = self._load(read_content(self._path))
+        self.loaded_at, self.trouble = time.time(), None
+
+    @property
+    def facts(self) -> Any:
+        """The facts about the model that answers now."""
+        return self.live.engine.facts
+
+    def _load(self, content: bytes) -> LiveModel:
+        child = Child(self._path, content, self._settings)
+        child.start()
+        try:
+            engine = load_engine(self._path, content, coverage=self._settings.coverage, trusted=self._settings.trusted)
+            return LiveModel(engine, child)
+        except BaseException:
+            child.close()
+            raise
+
+    def has_changed(self) -> bool:
+        """Return whether the file is another one than at the last look."""
+        return self._read_signature() not in (self._seen, None)
+
+    def reload(self, prepare: Callable[[Engine], None] = lambda engine: None) -> LiveModel | None:
+        """Load the file again, and return the model that answered before if another one does now.
+
+        After any error the old model answers. `prepare` is called with another model before it answers; the same one
+        goes on, with the labels that it was updated with.
+        """
+        with self._lock:
+            self._seen = self._read_signature()
+            try:
+                content = read_content(self._path)
+                before, self.trouble = self.live, None
+                if hashlib.sha256(content).hexdigest() == self.facts.sha256:
+                    return None
+                live = self._load(content)
+                prepare(live.engine)
+                self.live, self.loaded_at = live, time.time()
+                return before
+            except OnsphereError as error:
+                self.trouble = str(error)
+                raise
+            except Exception as error:  # whatever a file brings about, the next one is loaded again
+                self.trouble = f"Expected a model in {self._path}. Got an error: {type(error).__name__}: {error}."
+                raise InvalidInputError(self.trouble) from error
+
+    def _read_signature(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:  # being replaced just now, or gone
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 @contextmanager
 def _hide_main_module() -> Generator[None]:
     """Hide the script that starts a service: the child would run it again, unless it is written with that in mind."""
@@ -143,7 +216,6 @@ def _run_process(*arguments: Any) -> None:
 def run_child(connection: Any, path: Path, content: bytes, settings: Settings) -> None:
     """Load a model, try it on one row, and answer requests until the parent closes the connection."""
     from onsphere.service.batching import PendingRequest, assess_together
-    from onsphere.service.hot_reload import LiveModel
 
     try:
         engine = load_engine(path, content, coverage=settings.coverage, trusted=settings.trusted)
@@ -152,7 +224,7 @@ def run_child(connection: Any, path: Path, content: bytes, settings: Settings) -
         connection.send(InvalidInputError(str(error)))
         return
     connection.send(None)
-    live = LiveModel(engine, None, max_rows=settings.max_rows)
+    live = LiveModel(engine, None)
     _limit_memory()
     while True:
         try:
@@ -164,7 +236,7 @@ def run_child(connection: Any, path: Path, content: bytes, settings: Settings) -
         request = PendingRequest(live, *given)
         [(_, outcome)] = assess_together([request], settings)
         if not isinstance(outcome, Exception):
-            outcome = replace(outcome, record=replace(outcome.record, facts=None))  # which the parent knows
+            outcome = replace(outcome, record=replace(outcome.record, facts=cast(Any, None)))  # which the parent knows
         elif not isinstance(outcome, RequestError):
             outcome = RuntimeError(f"{type(outcome).__name__} in the child process: {outcome}")
         connection.send(outcome)

@@ -24,8 +24,6 @@ from onsphere.table.columns import Column
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.model_file import read_model_columns, read_summary_columns
 
-__all__ = ["Engine", "Facts", "GraphEngine", "ModelEngine", "Values", "load_engine", "make_trial_row", "read_content"]
-
 Values = dict[str, Any]  # what `read_cells` returned for each feature
 
 
@@ -54,6 +52,11 @@ class Facts:
     def features(self) -> tuple[Column, ...]:
         """The columns that a row must have."""
         return tuple(column for column in self.columns if column.is_feature)
+
+    @cached_property
+    def feature_names(self) -> dict[str, Column]:
+        """The columns that a row must have, by name."""
+        return {column.name: column for column in self.features}
 
     @cached_property
     def known_names(self) -> frozenset[str]:

@@ -20,21 +20,8 @@ from onsphere.calibration.online import compute_rolling_share
 from onsphere.errors import InvalidInputError
 from onsphere.service.answers import RequestError, reject_problems
 from onsphere.service.engine import Engine, Facts, ModelEngine
-from onsphere.service.rows import Batch, check_n_rows, find_wrong_keys, parse_json
+from onsphere.service.rows import Batch, find_wrong_keys, parse_json
 from onsphere.table.cells import LARGEST, Problem, show_value
-
-__all__ = [
-    "ROLLING",
-    "Label",
-    "dump_answers",
-    "explain_no_update",
-    "judge_label",
-    "name_key",
-    "name_rows",
-    "read_labels",
-    "summarize_labels",
-    "update_model",
-]
 
 logger = logging.getLogger("onsphere.service")
 
@@ -107,15 +94,9 @@ def judge_label(answer: str, value: Any) -> tuple[int | None, float | None] | No
 
 def read_labels(body: bytes, engine: Engine, *, max_rows: int) -> list[Label]:
     """Read {"labels": [{"key": "a17", "value": 1.5}, …]}; if anything is wrong with one of them, none is read."""
-    given = parse_json(body, max_rows)
-    if not isinstance(given, dict) or set(given) != {"labels"} or not isinstance(given["labels"], list):
-        raise RequestError(
-            422, 'Expected an object with a list: {"labels": [{"key": "a17", "value": 1.5}, …]}. Got something else.'
-        )
-    check_n_rows(len(given["labels"]), max_rows)
     problems: list[Problem] = []
     labels: list[Label] = []
-    for row, label in enumerate(given["labels"]):
+    for row, label in enumerate(parse_json(body, "labels", max_rows)):
         if not isinstance(label, dict) or set(label) != {"key", "value"}:
             problems.append(Problem(None, row, 'an object with "key" and "value"', show_value(label)))
         elif type(label["key"]) not in (int, float, str):

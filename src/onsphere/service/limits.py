@@ -1,61 +1,45 @@
-"""Keep one client from taking the service from all others, and strangers out: size, rate, time, names and keys."""
+"""Guard the application: keep one client from taking it from all others, keep strangers out, log and count requests."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
+import re
 import time
-from collections import OrderedDict
-from contextlib import suppress
+import traceback
 from typing import Any
 from urllib.parse import urlsplit
 
-from onsphere.service.answers import RequestError, send_error
-from onsphere.service.settings import Key, Keys, Settings, is_loopback
+from onsphere.service.answers import RequestError
+from onsphere.service.metrics import Metrics
+from onsphere.service.settings import Keys, Settings, is_loopback
 
-__all__ = ["Limits", "Rates"]
+logger = logging.getLogger("onsphere.service")
 
-_UNLIMITED = ("/healthz", "/readyz")  # whoever looks after the service must always get an answer
 _MAX_BODIES = 8  # of the largest size, held in memory at a time
 _LARGEST_OTHER = 2**20  # bytes of a body without rows, such as labels
-_MAX_CLIENTS = 10_000  # whose rates are remembered
+_OPERATING = ("/v1/reload", "/v1/reset")  # for keys with the role operate; other addresses of /v1 are for all keys
+_ONCE = (b"authorization", b"x-api-key", b"content-length", b"transfer-encoding", b"host", b"content-type")
+_REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_SAFE_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
+]
 
 
-class Rates:
-    """A bucket of tokens for each client, refilled at a rate; the clients that were silent longest are forgotten.
+class Gate:
+    """The layer around the application: rejects what is too much, before it is read where possible, and logs the rest.
 
-    Examples
-    --------
-    >>> rates = Rates(1.0)
-    >>> [rates.wait("a", now=0.0), rates.wait("a", now=0.0), rates.wait("a", now=0.0), rates.wait("b", now=0.0)]
-    [0.0, 0.0, 1.0, 0.0]
+    It finds out whose key a request has. The paths are counted by name. The logs quote the error of a failure only if
+    they may hold features.
     """
 
-    def __init__(self, rate: float) -> None:
-        self._rate, self._size = rate, max(1.0, 2 * rate)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def wait(self, client: str, *, now: float) -> float:
-        """Return the seconds until the next request may come; 0 takes a token for this one."""
-        if not self._rate:
-            return 0.0
-        tokens, before = self._buckets.pop(client, (self._size, now))
-        tokens = min(self._size, tokens + (now - before) * self._rate)
-        short = max(0.0, 1.0 - tokens)
-        self._buckets[client] = (tokens if short else tokens - 1.0, now)
-        if len(self._buckets) > _MAX_CLIENTS:
-            self._buckets.popitem(last=False)
-        return short / self._rate
-
-
-class Limits:
-    """A layer around the application that rejects what is too much, before it is read where possible.
-
-    It finds out whose key a request has, once for all; the application reads it from the scope.
-    """
-
-    def __init__(self, app: Any, *, settings: Settings, keys: Keys) -> None:
-        self._app, self._settings, self._keys = app, settings, keys
-        self._rates = Rates(settings.rate / settings.workers)
+    def __init__(self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, paths: frozenset[str]) -> None:
+        self._app, self._settings, self._keys, self._metrics, self._paths = app, settings, keys, metrics, paths
         self._held = 0  # bytes of bodies in memory
         # Without keys, a page of another site must not reach the service by giving itself the name of this machine.
         self._own_names = is_loopback(settings.host) and not keys and not settings.open
@@ -65,26 +49,52 @@ class Limits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(scope, receive, self._settings)
+        started, status, headers = time.perf_counter(), 0, dict(scope["headers"])
+        number = headers.get(b"x-request-id", b"")
+        if not _REQUEST_ID.fullmatch(number):
+            number = b"%032x" % random.getrandbits(128)  # not a secret
+        echoed = [(b"x-request-id", number)]
+        if _TRACE.fullmatch(trace := headers.get(b"traceparent", b"")):
+            echoed.append((b"traceparent", trace))
+        state = scope.setdefault("state", {})
+        state.update(request=number.decode(), started=started, headers=headers, key=None, log_fields={})
+        body = _Body(headers, receive, self._settings.read_timeout)
+
+        async def send_with_headers(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", []), *echoed, *_SAFE_HEADERS]}
+            await send(message)
+
+        self._metrics.in_flight.inc()
         try:
-            self._check(scope)
+            self._check(scope, headers)
             while not body.ended:
                 self._held += await body.read()
                 self._check_size(scope, body.n_bytes)
                 if self._held > _MAX_BODIES * self._settings.max_body:
                     raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
-            await self._app(scope, body.replay, send)
+            await self._app(scope, body.replay, send_with_headers)
         except RequestError as error:
-            await send_error(error, send if body.ended else body.wait_before(send))
+            await body.drain()  # a client that is cut off may never read its answer
+            await _send_error(error, send_with_headers, is_last=not body.ended)
+        except Exception as error:
+            self._log_fault(error, state["request"])
+            if not status:
+                fault = RequestError(500, f"onsphere failed. Its logs say more about request {state['request']}.")
+                await _send_error(fault, send_with_headers)
         finally:
             self._held -= body.n_bytes
+            self._metrics.in_flight.dec()
+            self._count_and_log(scope, status, time.perf_counter() - started)
 
-    def _check(self, scope: Any) -> None:
-        headers: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            if name in headers and name in (b"authorization", b"x-api-key", b"content-length", b"transfer-encoding"):
-                raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
-            headers[name] = value
+    def _check(self, scope: Any, headers: dict[bytes, bytes]) -> None:
+        if len(headers) < len(scope["headers"]):
+            names = [name for name, _ in scope["headers"]]
+            for name in _ONCE:
+                if names.count(name) > 1:
+                    raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
         if b"content-length" in headers and b"transfer-encoding" in headers:
             raise RequestError(400, "Expected a body whose length is said in one way. Got two ways. Send one of them.")
         if self._own_names and not is_loopback(_read_host(headers.get(b"host", b""))):
@@ -92,27 +102,28 @@ class Limits:
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
             raise RequestError(403, "Expected a request from a page of this service. Got one from another site.")
-        scope["state"]["key"] = key = self._find_key(scope, headers)
-        if scope["path"] in _UNLIMITED:
-            return
-        client = f"address {(scope.get('client') or [''])[0]}" if key is None else key.name
-        seconds = self._rates.wait(client, now=time.monotonic())
-        if seconds:
-            raise RequestError(
-                429, f"Expected at most {self._settings.rate:g} requests per second. Wait {seconds:.1f} s."
-            )
+        if self._keys:
+            self._check_key(scope, headers)
         length = headers.get(b"content-length", b"")
         self._check_size(scope, int(length[:20]) if length.isdigit() else 0)
 
-    def _find_key(self, scope: Any, headers: dict[bytes, bytes]) -> Key | None:
-        """Return whose key a request has: `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    def _check_key(self, scope: Any, headers: dict[bytes, bytes]) -> None:
+        """Check `Authorization: Bearer KEY` or `X-API-Key: KEY`, and that this key may do what the request asks for."""
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key")
         if given is not None and self._needs_tls and scope.get("scheme") != "https":
             raise RequestError(
                 403, "Expected a key over TLS. Got one that others could read on the way: make a new one. Ask https://."
             )
-        return None if given is None else self._keys.find(given.decode("latin-1"))
+        state, path = scope["state"], scope["path"]
+        state["key"] = key = None if given is None else self._keys.find(given.decode("latin-1"))
+        if not path.startswith(("/v1/", "/metrics")):
+            return
+        if key is None:
+            raise RequestError(401, "Expected a known API key. Pass Authorization: Bearer KEY, or X-API-Key.")
+        state["log_fields"]["key"] = key.name
+        if path in _OPERATING and key.role != "operate":
+            raise RequestError(403, f"Expected a key with the role operate. Got one that may {key.role}.")
 
     def _check_size(self, scope: Any, n_bytes: int) -> None:
         """Check the bytes of a body; only those with rows are read in a child process, and may be large."""
@@ -120,16 +131,35 @@ class Limits:
         if n_bytes > largest:
             raise RequestError(413, f"Expected a body of at most {largest:,} bytes. Got more. Send several requests.")
 
+    def _log_fault(self, error: Exception, number: str) -> None:
+        """Log where it happened; the error itself only if the settings allow it, because it may quote features."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}:{last.lineno}"
+        fields = {"event": "fault", "request": number, "type": type(error).__name__, "at": place}
+        logger.error("fault", extra={"fields": fields}, exc_info=error if self._settings.log_values else None)
+
+    def _count_and_log(self, scope: Any, status: int, seconds: float) -> None:
+        self._metrics.count(scope["path"] if scope["path"] in self._paths else "other", status, seconds)
+        fields = {
+            "event": "request",
+            "request": scope["state"]["request"],
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "seconds": round(seconds, 6),
+            "from": (scope.get("client") or [None])[0],
+            **scope["state"]["log_fields"],
+        }
+        logger.info("request", extra={"fields": fields})
+
 
 class _Body:
     """The body of a request as it arrives, which has some seconds to do so."""
 
-    def __init__(self, scope: Any, receive: Any, settings: Settings) -> None:
-        headers = dict(scope["headers"])
-        self._receive, self._seconds = receive, settings.read_timeout
-        self._deadline = asyncio.get_running_loop().time() + settings.read_timeout
-        self._expects = b"expect" in headers  # the client sends nothing before we say so
-        self._parts: list[bytes] | None = []
+    def __init__(self, headers: dict[bytes, bytes], receive: Any, seconds: float) -> None:
+        self._receive, self._seconds, self._parts = receive, seconds, []
+        self._deadline = asyncio.get_running_loop().time() + seconds
+        self._waits = b"expect" in headers  # the client sends nothing before we say so
         self.n_bytes = 0
         self.ended = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
 
@@ -149,6 +179,15 @@ class _Body:
             self.n_bytes += len(message["body"])
         return len(message["body"])
 
+    async def drain(self) -> None:
+        """Read what is left and forget it."""
+        self._parts: list[bytes] | None = None
+        try:
+            while not (self.ended or self._waits):
+                await self.read()
+        except RequestError:
+            return
+
     async def replay(self) -> Any:
         """Return the whole body to the application, and after that whatever comes."""
         if self._parts is None:
@@ -156,21 +195,14 @@ class _Body:
         content, self._parts = b"".join(self._parts), None
         return {"type": "http.request", "body": content, "more_body": False}
 
-    def wait_before(self, send: Any) -> Any:
-        """Return a `send` whose answer ends after the request: a client that is cut off may never read its answer."""
-        self._parts = None
 
-        async def send_after_body(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                await send({**message, "headers": [*message["headers"], (b"connection", b"close")]})
-                return
-            await send({**message, "more_body": True})
-            with suppress(RequestError):
-                while not (self.ended or self._expects):
-                    await self.read()
-            await send({"type": "http.response.body", "body": b""})
-
-        return send_after_body
+async def _send_error(error: RequestError, send: Any, *, is_last: bool = False) -> None:
+    body = error.to_json()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    headers |= {"connection": "close"} if is_last else {}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _read_host(given: bytes) -> str:

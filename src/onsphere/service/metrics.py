@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-import random
-import re
 import time
 import traceback
+from functools import lru_cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from onsphere.service.answers import RequestError, encode_json, send_error
-
-__all__ = ["LOG_CONFIG", "JsonLines", "Metrics", "RequestLogger"]
-
-logger = logging.getLogger("onsphere.service")
+from onsphere.service.answers import encode_json
 
 _BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
-_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_SAFE_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
-]
 
 LOG_CONFIG: dict[str, Any] = {  # all to stderr, without uvicorn's own line per request
     "version": 1,
@@ -61,94 +49,42 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         options: dict[str, Any] = {"registry": self._registry}
-        self.requests = Counter("onsphere_requests", "Requests.", ["path", "status"], **options)
-        self.seconds = Histogram("onsphere_request_seconds", "Time to answer.", ["path"], buckets=_BUCKETS, **options)
-        self.rows = Counter("onsphere_rows", "Rows assessed, by decision.", ["accepted"], **options)
+        requests = Counter("onsphere_requests", "Requests.", ["path", "status"], **options)
+        seconds = Histogram("onsphere_request_seconds", "Time to answer.", ["path"], buckets=_BUCKETS, **options)
+        self._find = lru_cache(lambda path, status: (requests.labels(path, str(status)), seconds.labels(path)))
+        rows = Counter("onsphere_rows", "Rows assessed, by decision.", ["accepted"], **options)
+        self.accepted, self.rejected = rows.labels("yes"), rows.labels("no")
         self.labels = Counter("onsphere_labels", "Labels taken.", **options)
         self.in_flight = Gauge(
             "onsphere_requests_in_flight", "Requests being answered.", multiprocess_mode="livesum", **options
         )
         latest: dict[str, Any] = {"multiprocess_mode": "mostrecent", **options}
-        self.store = Gauge("onsphere_store_working", "Whether assessments are being stored.", **latest)
-        self.alarm = Gauge("onsphere_drift_alarm", "Whether the drift alarm is raised.", **latest)
-        self.capital = Gauge("onsphere_drift_log_capital", "Evidence of drift; the alarm is at log(1/alpha).", **latest)
-        self.coverage = Gauge("onsphere_rolling_coverage", "Share covered among the latest 500 labels.", **latest)
-        self.error = Gauge("onsphere_rolling_error", "Mean error of the latest 500 labels.", **latest)
         self.loaded = Gauge("onsphere_model_loaded_timestamp_seconds", "When the model was loaded.", **latest)
+        self._store = Gauge("onsphere_store_working", "Whether assessments are being stored.", **latest)
+        self._alarm = Gauge("onsphere_drift_alarm", "Whether the drift alarm is raised.", **latest)
+        about = "Evidence of drift; the alarm is at log(1/alpha)."
+        self._capital = Gauge("onsphere_drift_log_capital", about, **latest)
+        self._coverage = Gauge("onsphere_rolling_coverage", "Share covered among the latest 500 labels.", **latest)
+        self._error = Gauge("onsphere_rolling_error", "Mean error of the latest 500 labels.", **latest)
 
-    def write_text(self) -> bytes:
-        """Return what `GET /metrics` answers."""
+    def count(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        requests, times = self._find(path, status)
+        requests.inc()
+        times.observe(seconds)
+
+    def write_text(self, live: dict[str, Any]) -> bytes:
+        """Return what `GET /metrics` answers, with what `GET /v1/live` does."""
+        labels, drift = live["labels"] or {}, live["drift"]
+        for gauge, name in ((self._coverage, "coverage"), (self._error, "mean_error")):
+            gauge.set(math.nan if labels.get(name) is None else labels[name])
+        self._store.set(live["store"]["working"])
+        if drift is not None:
+            self._alarm.set(drift["alarm"])
+            self._capital.set(drift["log_capital"])
+        registry = self._registry
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
 
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)
-            return generate_latest(registry)
-        return generate_latest(self._registry)
-
-
-class RequestLogger:
-    """The outermost layer: numbers, times and logs each request, and answers a failure with a sentence.
-
-    The given paths are counted by name. The logs quote the error of a failure only if they may hold features.
-    """
-
-    def __init__(self, app: Any, *, metrics: Metrics, paths: frozenset[str], log_values: bool) -> None:
-        self._app, self._metrics, self._paths, self._log_values = app, metrics, paths, log_values
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started, status = time.perf_counter(), 0
-        given = dict(scope["headers"])
-        number = given.get(b"x-request-id", b"")
-        if not _REQUEST_ID.fullmatch(number):
-            number = b"%032x" % random.getrandbits(128)  # not a secret
-        echoed = [(b"x-request-id", number)]
-        if _TRACE.fullmatch(trace := given.get(b"traceparent", b"")):
-            echoed.append((b"traceparent", trace))
-        fields: dict[str, Any] = {}
-        scope.setdefault("state", {}).update(request=number.decode(), started=started, log_fields=fields)
-
-        async def send_with_headers(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message = {**message, "headers": [*message.get("headers", []), *echoed, *_SAFE_HEADERS]}
-            await send(message)
-
-        self._metrics.in_flight.inc()
-        try:
-            await self._app(scope, receive, send_with_headers)
-        except Exception as error:
-            self._log_fault(error, number.decode())
-            if not status:
-                fault = RequestError(500, f"onsphere failed. Its logs say more about request {number.decode()}.")
-                await send_error(fault, send_with_headers)
-        finally:
-            self._metrics.in_flight.dec()
-            self._count_and_log(scope, status, time.perf_counter() - started)
-
-    def _log_fault(self, error: Exception, number: str) -> None:
-        """Log where it happened; the error itself only if the settings allow it, because it may quote features."""
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{last.filename}:{last.lineno}"
-        fields = {"event": "fault", "request": number, "type": type(error).__name__, "at": place}
-        logger.error("fault", extra={"fields": fields}, exc_info=error if self._log_values else None)
-
-    def _count_and_log(self, scope: Any, status: int, seconds: float) -> None:
-        path = scope["path"] if scope["path"] in self._paths else "other"
-        self._metrics.requests.labels(path, str(status)).inc()
-        self._metrics.seconds.labels(path).observe(seconds)
-        fields = {
-            "event": "request",
-            "request": scope["state"]["request"],
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "seconds": round(seconds, 6),
-            "from": (scope.get("client") or [None])[0],
-            **scope["state"]["log_fields"],
-        }
-        logger.info("request", extra={"fields": fields})
+            MultiProcessCollector(registry := CollectorRegistry())
+        return generate_latest(registry)

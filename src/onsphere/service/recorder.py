@@ -17,8 +17,6 @@ from typing import Any
 
 from onsphere.service.store import Record, Store, StoreError
 
-__all__ = ["Recorder"]
-
 logger = logging.getLogger("onsphere.service")
 
 _MAX_TOGETHER = 200  # records of one transaction

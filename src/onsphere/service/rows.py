@@ -5,37 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from onsphere._internal.validation import missing_extra_error
-from onsphere.service.answers import RequestError, make_problem_error, reject_problems
+from onsphere.service.answers import RequestError, reject_problems
 from onsphere.service.engine import Facts, Values
 from onsphere.table.cells import LARGEST, LONGEST_TEXT, Problem, describe_expected, read_cells, show_value
 from onsphere.table.columns import Column
-
-__all__ = [
-    "ARROW",
-    "CSV",
-    "JSON",
-    "MEDIA_TYPES",
-    "Batch",
-    "add_key_column",
-    "check_n_rows",
-    "find_wrong_keys",
-    "join_values",
-    "parse_json",
-    "read_json",
-    "read_media_type",
-    "read_table",
-]
 
 JSON, CSV, ARROW = "application/json", "text/csv", "application/vnd.apache.arrow.stream"
 MEDIA_TYPES = (JSON, CSV, ARROW, "application/vnd.apache.arrow.file")
@@ -43,7 +27,7 @@ MEDIA_TYPES = (JSON, CSV, ARROW, "application/vnd.apache.arrow.file")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS = {"number": "numbers", "boolean": "booleans", "category": "text", "date": "dates or text"}
 _CSV = "CSV in UTF-8 with a line of names"
-_NAME_FAULTS = ("missing", "extra_forbidden", "too_long")  # as pydantic calls them
+_NAMES = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?')  # the texts of JSON; names have a colon after them
 _LIMIT = f"a number of size {LARGEST:g} at most"
 
 
@@ -106,9 +90,11 @@ def join_values(batches: Sequence[Batch]) -> Values:
     return {name: np.concatenate([batch.values[name] for batch in batches]) for name in batches[0].values}
 
 
-def add_key_column(facts: Facts, key: str) -> Facts:
-    """Return the facts of a model whose rows have another column, which names them."""
-    if key in {column.name for column in facts.features}:
+def add_key_column(facts: Facts, key: str | None) -> Facts:
+    """Return the facts of a model whose rows have another column, which names them; without one, those of the model."""
+    if key is None:
+        return facts
+    if key in facts.feature_names:
         raise RequestError(
             422, f"Expected key= to be a column that names rows. Got {key}, which the model learns from. Add a column."
         )
@@ -116,9 +102,9 @@ def add_key_column(facts: Facts, key: str) -> Facts:
     return replace(facts, columns=(*others, Column(key, "key")))
 
 
-def read_media_type(header: str) -> str:
+def read_media_type(header: bytes) -> str:
     """Return JSON, CSV or ARROW for a Content-Type header."""
-    given = header.partition(";")[0].strip().lower()
+    given = header.partition(b";")[0].decode("latin-1").strip().lower()
     if given not in MEDIA_TYPES:
         raise RequestError(415, f"Expected a body of the type {', '.join(MEDIA_TYPES)}. Got {given[:100] or 'none'}.")
     return given if given in (JSON, CSV) else ARROW
@@ -127,14 +113,13 @@ def read_media_type(header: str) -> str:
 # --- JSON ---
 
 
-def read_json(bodies: Sequence[bytes], facts: Facts, schema: TypeAdapter[Any], *, max_rows: int) -> list[Batch]:
+def read_json(bodies: Sequence[bytes], facts: Facts, *, max_rows: int) -> list[Batch]:
     """Read the bodies of one or more requests: {"rows": [{"size": 1.5, …}, …]}.
 
     A row may also be a list, in the order of the features. The cells of all requests are read at once, because one
-    cell takes about as long as a hundred. If anything is wrong with any of them, nothing is read. The schema is what
-    `build_body_model` made from the columns of the model.
+    cell takes about as long as a hundred. If anything is wrong with any of them, nothing is read.
     """
-    tables = [_parse(body, facts, schema, max_rows) for body in bodies]
+    tables = [_read_rows(body, facts, max_rows) for body in bodies]
     rows = [row for table in tables for row in table]
     cells = {
         column.name: read_cells(column, [row[column.name] for row in rows], strict=True) for column in facts.features
@@ -144,89 +129,55 @@ def read_json(bodies: Sequence[bytes], facts: Facts, schema: TypeAdapter[Any], *
     start = 0
     for table in tables:
         end = start + len(table)
-        names = {name for name in facts.key_names if any(name in row for row in table)} if facts.key_names else ()
-        keys = {name: [row.get(name) for row in table] for name in facts.key_names if name in names}
+        names = [name for name in facts.key_names if any(name in row for row in table)]
+        keys = {name: [row.get(name) for row in table] for name in names}
+        reject_problems(find_wrong_keys(keys))
         values = {name: each.values[start:end] for name, each in cells.items()}
         batches.append(Batch(facts.features, values, keys))
         start = end
     return batches
 
 
-def _parse(body: bytes, facts: Facts, schema: TypeAdapter[Any], max_rows: int) -> list[dict[str, Any]]:
-    _count_brackets(body, max_rows)
-    try:
-        rows = schema.validate_json(body)["rows"]
-    except ValidationError as error:
-        raise _explain(error, facts, max_rows) from None
-    if any(type(row) is tuple for row in rows):
-        names = [column.name for column in facts.features]
-        return [dict(zip(names, row, strict=True)) if type(row) is tuple else row for row in rows]
+def _read_rows(body: bytes, facts: Facts, max_rows: int) -> list[dict[str, Any]]:
+    """Return the rows of a body by the names of their columns, which are checked; their cells are not."""
+    rows = parse_json(body, "rows", max_rows)
+    features = facts.feature_names
+    problems: list[Problem] = []
+    for index, row in enumerate(rows):
+        if type(row) is list:
+            if len(row) != len(features):
+                problems.append(Problem(None, index, f"{len(features)} values", f"{len(row)}"))
+            rows[index] = dict(zip(features, row, strict=False))
+        elif type(row) is not dict:
+            problems.append(Problem(None, index, "an object with the columns", show_value(row)))
+        elif row.keys() != features.keys():
+            problems += _find_wrong_names(row, facts, index)
+    reject_problems(problems)
     return rows
 
 
-def parse_json(body: bytes, max_rows: int) -> Any:
-    """Parse strict JSON: UTF-8, no NaN."""
-    _count_brackets(body, max_rows)
-    try:
-        return from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestError(422, f"Expected JSON in UTF-8. Got something that cannot be read: {error}.") from None
-
-
-def _count_brackets(body: bytes, max_rows: int) -> None:
-    """Count lists and objects before anything is read: a text may hold a bracket, but not each of them many."""
+def parse_json(body: bytes, name: str, max_rows: int) -> list[Any]:
+    """Return the list of an object such as {"rows": […]} in strict JSON: UTF-8, no NaN, and no name twice."""
+    # Lists and objects are counted before anything is read: a text may hold a bracket, but not each of them many.
     if body.count(b"[") + body.count(b"{") > 4 * max_rows + 100:
         raise _make_size_error(max_rows)
+    try:
+        given = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(422, f"Expected JSON in UTF-8. Got something that cannot be read: {error}.") from None
+    if type(given) is not dict or given.keys() != {name} or type(given[name]) is not list:
+        raise RequestError(422, f'Expected an object with a list of {name}: {{"{name}": […]}}. Got something else.')
+    check_n_rows(len(given[name]), max_rows)
+    if sum(map(bool, _NAMES.findall(body))) != _count_names(given):
+        raise RequestError(422, "Expected each name once in an object. Got one twice. Send one value for each.")
+    return given[name]
 
 
-def _explain(error: ValidationError, facts: Facts, max_rows: int) -> RequestError:
-    """Say what is wrong with a body in the words of the cell reader."""
-    found = error.errors(include_url=False, include_context=False)
-    kind, place = found[0]["type"], found[0]["loc"]
-    if kind == "json_invalid":
-        return RequestError(422, f"Expected JSON in UTF-8. Got something that cannot be read: {found[0]['msg'][14:]}.")
-    if kind == "too_short" and place == ("rows",):
-        return RequestError(422, "Expected at least one row. Got none.")
-    if kind == "too_long" and place == ("rows",):
-        return _make_size_error(max_rows)
-    if any(len(each["loc"]) < 3 for each in found):
-        return RequestError(422, 'Expected an object with a list of rows: {"rows": [{…}, …]}. Got something else.')
-    # A row is tried as an object and as a list; what is said of the other form is left out.
-    other = {(each["loc"][1], each["loc"][2]) for each in found if each["type"] in ("dict_type", "tuple_type")}
-    both = {row for row, n_forms in Counter(row for row, _ in other).items() if n_forms == 2}
-    columns = {column.name: column for column in facts.features}
-    problems: dict[Any, Problem] = {}
-    # Where columns are missing or unknown, nothing is said about cells.
-    about_names = [each for each in found if each["type"] in _NAME_FAULTS or each["loc"][1] in both]
-    for each in about_names or found:
-        if each["loc"][1:3] not in other or (each["loc"][1] in both and each["type"] == "dict_type"):
-            problem = _describe_fault(each, columns, is_neither=each["loc"][1] in both)
-            if problem.expected != "a plain value":  # a key may be of several types; a limit says more
-                problems[problem.row, problem.column] = problem
-            problems.setdefault((problem.row, problem.column), problem)
-    return make_problem_error([*problems.values()])
-
-
-def _describe_fault(fault: Any, columns: dict[str, Column], *, is_neither: bool) -> Problem:
-    kind, (_, row, _, *rest), value = fault["type"], fault["loc"], fault["input"]
-    if is_neither:
-        return Problem(None, row, "an object with the columns", show_value(value))
-    name = [*columns][rest[0]] if rest and isinstance(rest[0], int) and rest[0] < len(columns) else None
-    if (kind == "missing" and name is not None) or kind == "too_long":
-        return Problem(None, row, f"{len(columns)} values", f"{len(value)}")
-    name = str(rest[0]) if name is None else name
-    expected = describe_expected(columns[name]) if name in columns else "a plain value"
-    match kind:
-        case "missing":
-            return Problem(name, row, expected, "no such column")
-        case "extra_forbidden":
-            return Problem(name, row, "no column of this name", "one that the model does not know")
-        case "string_too_long":
-            return Problem(name, row, f"text of at most {LONGEST_TEXT:,} characters", f"{len(value):,} characters")
-        case "finite_number" | "less_than_equal" | "greater_than_equal":
-            return Problem(name, row, _LIMIT, show_value(value))
-        case _:
-            return Problem(name, row, expected, show_value(value))
+def _count_names(value: Any) -> int:
+    """Count the names of all objects in a value."""
+    if type(value) is dict:
+        return len(value) + sum(map(_count_names, value.values()))
+    return sum(map(_count_names, value)) if type(value) is list else 0
 
 
 def _make_size_error(max_rows: int) -> RequestError:
@@ -324,16 +275,26 @@ def _find_long_texts(pa: Any, batch: Any) -> list[Problem]:
 def _check_names(names: list[str], facts: Facts) -> None:
     """Check that every feature is there, nothing is unknown, and no name comes twice."""
     counts = Counter(names)
-    missing = [column for column in facts.features if column.name not in counts]
-    reject_problems(
-        [Problem(name, None, "one column of this name", f"{n}") for name, n in counts.items() if n > 1]
-        + [Problem(column.name, None, describe_expected(column), "no such column") for column in missing]
-        + [
-            Problem(name, None, "no column of this name", "one that the model does not know")
-            for name in counts
-            if name not in facts.known_names
-        ]
-    )
+    twice = [Problem(name, None, "one column of this name", f"{n}") for name, n in counts.items() if n > 1]
+    reject_problems(twice + _find_wrong_names(counts, facts, None))
+
+
+def _find_wrong_names(given: Mapping[str, Any], facts: Facts, row: int | None) -> list[Problem]:
+    """List the features that are missing, the columns that are unknown, and other columns without a plain value."""
+    return [
+        *(
+            Problem(name, row, describe_expected(column), "no such column")
+            for name, column in facts.feature_names.items()
+            if name not in given
+        ),
+        *(
+            Problem(name, row, "a plain value", show_value(value))
+            if name in facts.known_names
+            else Problem(name, row, "no column of this name", "one that the model does not know")
+            for name, value in given.items()
+            if name not in facts.known_names or (name not in facts.feature_names and type(value) in (dict, list))
+        ),
+    ]
 
 
 def check_n_rows(n_rows: int, max_rows: int) -> None:

@@ -11,18 +11,6 @@ from onsphere.service.engine import Facts
 from onsphere.table.cells import LARGEST, LONGEST_TEXT
 from onsphere.table.columns import Column
 
-__all__ = [
-    "Answers",
-    "Labels",
-    "LabelsTaken",
-    "Live",
-    "ModelFacts",
-    "Options",
-    "Readiness",
-    "build_body_model",
-    "describe_errors",
-]
-
 Number = float | None
 PerOutput = float | dict[str, Number] | None
 
@@ -70,6 +58,9 @@ class Options(BaseModel):
         default=None, max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels."
     )
     record: bool = Field(default=True, description="Whether to store the answer and count it for drift.")
+
+
+NO_OPTIONS = Options()
 
 
 class ErrorAt(BaseModel):
@@ -226,7 +217,6 @@ _REASONS = {
     415: "The body is of another type.",
     421: "The request names another machine.",
     422: "A column is unknown, missing or wrongly typed, or the body cannot be read.",
-    429: "Too many requests from one client.",
     503: "Too much is being worked on, or the store does not work; try again.",
     504: "The answer took too long.",
 }
@@ -234,5 +224,5 @@ _REASONS = {
 
 def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the errors of an address: those that all addresses have, and these."""
-    every = (400, 401, 403, 421, 429, *statuses)
+    every = (400, 401, 403, 421, *statuses)
     return {status: {"model": ErrorAnswer, "description": _REASONS[status]} for status in every}

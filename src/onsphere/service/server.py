@@ -23,13 +23,10 @@ from uvicorn.supervisors.multiprocess import Process
 
 from onsphere.errors import InvalidInputError
 from onsphere.service.app import create_app
-from onsphere.service.child import exit_with_parent
-from onsphere.service.hot_reload import ServedModel
+from onsphere.service.child import ServedModel, exit_with_parent
 from onsphere.service.metrics import LOG_CONFIG
 from onsphere.service.settings import Keys, Settings, is_loopback
 from onsphere.service.store import open_database
-
-__all__ = ["TimedConfig", "TimedProtocol", "serve"]
 
 _WORKER_SECONDS = 60  # for a worker to say that it lives
 _END_SECONDS = 2.0  # after the grace period, before a process that is still there is ended

@@ -8,6 +8,7 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,8 +16,6 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, Vali
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onsphere.errors import InvalidInputError
-
-__all__ = ["ROLES", "Key", "Keys", "Settings", "hash_key", "is_loopback", "make_key"]
 
 ROLES = ("assess", "operate")  # the second may do all that the first may
 _PREFIX = "ONSPHERE_"
@@ -60,7 +59,6 @@ class Settings(BaseSettings):
     forwarded_allow_ips: _Texts = ()  # proxies whose X-Forwarded-For and X-Forwarded-Proto are believed
     max_body: PositiveInt = 16 * 2**20  # bytes of a request
     max_rows: PositiveInt = 50_000  # rows of a request
-    rate: NonNegativeFloat = 1000.0  # requests per second from one client, with bursts of twice as many; 0 for any
     max_concurrent: PositiveInt = 64  # requests that are worked on at a time, in each worker
     timeout: _Seconds = 30.0  # for an answer
     read_timeout: _Seconds = 10.0  # for a request to arrive, and an answer to be taken
@@ -111,6 +109,7 @@ def _explain(error: ValidationError) -> InvalidInputError:
     )
 
 
+@lru_cache(maxsize=1_000)
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address.
 

@@ -10,29 +10,25 @@ import time
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sql
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.errors import InvalidInputError
 from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.engine import Facts
 from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
-from onsphere.service.shared_monitor import MonitorShelf, assessments, make_serial, metadata, monitors, name_monitor
-
-__all__ = ["Record", "Store", "StoreError", "open_database"]
+from onsphere.service.monitor_state import MonitorShelf, assessments, make_serial, metadata, name_monitor
 
 _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
 _NOW_SECONDS = 10.0  # that the rate of now is taken over
 _MAX_COUNTED = 5_000  # requests
 _ROWS_AT_ONCE = 500  # of one query, which may have 32,766 values
-_LOCK = 0x6F6E7370  # of all services that share the tables
+_MAX_UNTIMED = 500  # answers whose times are written together
 
 _answers = sql.Table(  # one row per answer that waits for its label
     "onsphere_answers",
@@ -70,6 +66,11 @@ _probes = sql.Table(
     sql.Column("worker", sql.Text, primary_key=True),
     sql.Column("at", sql.Double, nullable=False),
 )
+# Statements that run with every request are made once.
+_LOCK = sql.text("SELECT pg_advisory_xact_lock(1869509488)")  # of all services that share the tables
+_INSERT = sql.insert(assessments).returning(assessments.c.id)
+_FORGET = sql.delete(assessments).where(assessments.c.id <= sql.bindparam("last"), assessments.c.scores.is_(None))
+_SET_SECONDS = sql.update(assessments).where(assessments.c.id == sql.bindparam("number"))
 
 
 class StoreError(Exception):
@@ -80,7 +81,7 @@ class StoreError(Exception):
 class Record:
     """The record of one request."""
 
-    facts: Facts | None  # about the model that answered; None on the way between processes
+    facts: Facts  # about the model that answered
     at: float  # in seconds since 1970
     started: float  # when the request arrived, by `time.perf_counter`
     request: str  # its number
@@ -99,11 +100,11 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
         given = sql.make_url(url)
     except ArgumentError:
         given = sql.URL.create(url.partition("://")[0] or "?")
-    options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "poolclass": sql.QueuePool}
     if given.drivername == "sqlite":
-        engine = sql.create_engine(given, connect_args={"timeout": seconds, "check_same_thread": False}, **options)
+        waits = {"timeout": seconds, "check_same_thread": False}
+        engine = sql.create_engine(given, connect_args=waits, poolclass=sql.NullPool)
         event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
     if given.drivername in ("postgresql", "postgres"):
         patience = {"connect_timeout": max(2, round(seconds)), "tcp_user_timeout": round(1000 * seconds)}
@@ -112,7 +113,7 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
             return sql.create_engine(
                 given.set(drivername="postgresql+psycopg"),
                 connect_args={**patience, "options": settings, "application_name": "onsphere"},
-                **options,
+                poolclass=sql.NullPool,
             )
         except ImportError:
             raise missing_extra_error("A store in PostgreSQL", "psycopg[binary]", "serve") from None
@@ -123,79 +124,71 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions begin as `_begin_sqlite` says
+    connection.isolation_level = None  # transactions begin as `open_database` says
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")  # each transaction is on the disk before it counts
 
 
-def _begin_sqlite(connection: sql.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("is_write") else "BEGIN")
-
-
 class Store:
-    """The log of the latest assessments, their labels, and the monitor."""
+    """The log of the latest assessments, their labels, and the monitor, over one connection that is kept open."""
 
     def __init__(self, engine: sql.Engine, *, alpha: float, keep: int, keep_answers: int) -> None:
         self._engine, self._alpha, self._keep, self._keep_answers = engine, alpha, keep, keep_answers
-        self._monitors = MonitorShelf(alpha)
+        self._monitors, self._n_forgotten = MonitorShelf(alpha), 0
         self._finished: list[dict[str, Any]] = []  # how long the last answers took, storing included
+        self._connection: sql.Connection | None = None
         self._raw: Any = None
+        self._file = str(engine.url.database) if engine.dialect.name == "sqlite" else None
         self._inode: int | None = None
         self._worker = f"{socket.gethostname()} {os.getpid()}"
 
-    @property
-    def _is_sqlite(self) -> bool:
-        return self._engine.dialect.name == "sqlite"
-
     @contextmanager
-    def _begin(self, *, is_write: bool) -> Generator[sql.Connection]:
-        """Open a transaction; a write has the tables for itself, and is on the disk when the context ends."""
+    def _begin(self) -> Generator[sql.Connection]:
+        """Open a transaction that has the tables for itself, and is on the disk when the context ends."""
         try:
-            self._check_file()
-            with self._engine.connect().execution_options(is_write=is_write) as connection:
-                self._raw = connection.connection.dbapi_connection
-                with connection.begin():
-                    if is_write and not self._is_sqlite:
-                        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
-                    if self._inode is None:
-                        _create_tables(connection)
-                    yield connection
-            if self._is_sqlite and self._inode is None:
-                self._inode = os.stat(str(self._engine.url.database)).st_ino
-            self._inode = self._inode or 0
+            connection = self._connect()
+            with connection.begin():
+                if self._file is None:
+                    connection.execute(_LOCK)
+                yield connection
         except BaseException as error:
-            self._monitors.forget()  # they may have seen what was not kept
             self.close()
-            name = "SQLite" if self._is_sqlite else "PostgreSQL"
-            if isinstance(error, DBAPIError):
-                raise StoreError(f"{name}: {' '.join(str(error.orig).split())}") from error
             if isinstance(error, OSError | SQLAlchemyError):
-                raise StoreError(f"{name}: {' '.join(str(error).split())}") from error
+                name, reason = "PostgreSQL" if self._file is None else "SQLite", getattr(error, "orig", error)
+                raise StoreError(f"{name}: {' '.join(str(reason).split())}") from error
             raise
-        finally:
-            self._raw = None
 
-    def _check_file(self) -> None:
-        """Make the file of SQLite for its owner alone, and notice if someone moved it away."""
-        if not self._is_sqlite:
-            return
-        path = Path(str(self._engine.url.database))
-        if self._inode and os.stat(path).st_ino != self._inode:
+    def _connect(self) -> sql.Connection:
+        """Return the connection, or open one; make the file of SQLite for its owner alone, and see if it was moved."""
+        if self._connection is not None and self._file is not None and os.stat(self._file).st_ino != self._inode:
             self.close()
-        if self._inode is None:
-            with suppress(FileNotFoundError):  # of a folder that is missing, SQLite says so
-                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        if self._connection is None:
+            if self._file is not None:
+                with suppress(FileNotFoundError):  # of a folder that is missing, SQLite says so
+                    os.close(os.open(self._file, os.O_CREAT | os.O_WRONLY, 0o600))
+            self._connection = connection = self._engine.connect()
+            self._raw = connection.connection.dbapi_connection
+            with connection.begin():
+                if self._file is None:
+                    connection.execute(_LOCK)
+                _create_tables(connection)
+            self._inode = None if self._file is None else os.stat(self._file).st_ino
+        return self._connection
 
     def close(self) -> None:
         """Close the connection; the next transaction opens another."""
-        self._inode = None
-        self._engine.dispose()
+        self._monitors.forget()  # they may have seen what was not kept
+        connection, self._connection, self._raw = self._connection, None, None
+        if connection is not None:
+            with suppress(SQLAlchemyError):
+                connection.invalidate()
+            connection.close()
 
     def abort(self) -> None:
         """End what another thread is waiting for, so that it fails."""
         raw = self._raw
         with suppress(Exception):
-            if self._is_sqlite:
+            if self._file is not None:
                 raw.interrupt()
             else:
                 with socket.socket(fileno=os.dup(raw.fileno())) as wire:
@@ -203,7 +196,7 @@ class Store:
 
     def check(self) -> None:
         """Check that the database takes a write."""
-        with self._begin(is_write=True) as connection:
+        with self._begin() as connection:
             self._write_times(connection)
             connection.execute(sql.delete(_probes).where(_probes.c.worker == self._worker))
             connection.execute(sql.insert(_probes).values(worker=self._worker, at=time.time()))
@@ -218,24 +211,26 @@ class Store:
             are there already are not written again.
         """
         results: list[Any] = [True] * len(records)
-        with self._begin(is_write=True) as connection:
-            self._write_times(connection)
+        with self._begin() as connection:
+            if len(self._finished) >= _MAX_UNTIMED:
+                self._write_times(connection)
             is_new = self._skip_repeated(connection, records, results)
             fresh = [record for record, is_fresh in zip(records, is_new, strict=True) if is_fresh]
-            written: list[tuple[int, Record]] = []
-            for _, group in groupby(fresh, key=lambda record: id(record.facts)):
-                written += self._write_group(connection, list(group))
-            if written:
-                self._forget_old(connection, written[-1][0])
+            self._monitors.prepare(connection, fresh)
+            written = self._insert(connection, fresh) if fresh else []
+            self._monitors.watch(connection, fresh)
+            last = written[-1][0] - self._keep if written else 0
+            if last >= self._n_forgotten + self._keep // 100:
+                connection.execute(_FORGET, {"last": last})
+                self._n_forgotten = last
         now = time.perf_counter()
-        self._finished = [{"number": number, "seconds": now - record.started} for number, record in written]
+        self._finished += [{"number": number, "seconds": now - record.started} for number, record in written]
         return results
 
     def _write_times(self, connection: sql.Connection) -> None:
         """Write how long the answers before took, which is known only after they were stored."""
         if self._finished:
-            update = sql.update(assessments).where(assessments.c.id == sql.bindparam("number"))
-            connection.execute(update.values(seconds=sql.bindparam("seconds")), self._finished)
+            connection.execute(_SET_SECONDS.values(seconds=sql.bindparam("seconds")), self._finished)
             self._finished = []
 
     def _skip_repeated(self, connection: sql.Connection, records: list[Record], results: list[Any]) -> list[bool]:
@@ -256,62 +251,43 @@ class Store:
                 )
         return is_new
 
-    def _write_group(self, connection: sql.Connection, records: list[Record]) -> list[tuple[int, Record]]:
-        """Write records of one model; the monitor takes all scores at once, which is the same as one by one."""
-        facts: Any = records[0].facts
-        name, shared = name_monitor(facts, self._alpha), self._monitors.catch_up(connection, facts)
-        repeated = _find_repeated_rows(connection, records)
-        scores = [
-            _take_scores(record, seen) if shared is not None else None
-            for record, seen in zip(records, repeated, strict=True)
-        ]
-        capital = [None] * len(records) if shared is None else shared.update(scores, at=records[0].at)
+    def _insert(self, connection: sql.Connection, records: list[Record]) -> list[tuple[int, Record]]:
+        """Insert records, and return the number of each; the monitor takes their scores from the table."""
+        kept = _find_repeated_rows(connection, records) if any(each.answers for each in records) else {}
         now = time.perf_counter()
         rows = [
             {
                 "at": record.at,
                 "request": record.request,
-                "model": name,
+                "model": name_monitor(record.facts, self._alpha),
                 "n_rows": len(record.uncertainty),
                 "n_accepted": record.n_accepted,
                 "seconds": now - record.started,
                 "uncertainty": _find_median(record.uncertainty),
                 "missed": _find_median(record.missed),
-                "log_capital": log_capital,
-                "scores": None if values is None else values.astype("<f8").tobytes(),
-                "rejected": encode_json(record.rejected).decode(),
+                "scores": _dump_scores(record, kept.get(id(record))),
+                "rejected": encode_json(record.rejected).decode() if record.rejected else "[]",
                 "idempotency": None if record.idempotency is None else record.idempotency[0],
                 "fingerprint": None if record.idempotency is None else record.idempotency[1],
             }
-            for record, values, log_capital in zip(records, scores, capital, strict=True)
+            for record in records
         ]
-        connection.execute(sql.insert(assessments), rows)
-        last = connection.execute(sql.select(sql.func.max(assessments.c.id))).scalar_one()
-        self._write_answers(connection, records)
-        if shared is not None:
-            shared.position = last
-            shared.write(connection)
-        return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
-
-    def _forget_old(self, connection: sql.Connection, last: int) -> None:
-        old = assessments.c.id <= last - self._keep
-        connection.execute(sql.delete(assessments).where(old, assessments.c.scores.is_(None)))
-
-    def _write_answers(self, connection: sql.Connection, records: list[Record]) -> None:
-        names, facts = ("key", "coverage", "answer", "features", "uncertainty"), records[0].facts
-        rows = [
-            dict(zip(names, (*answer, score), strict=True))
+        last = max(connection.execute(_INSERT, rows).scalars())
+        names = ("key", "coverage", "answer", "features", "uncertainty", "model")
+        answers: list[dict[str, Any]] = [
+            dict(zip(names, (*answer, score, record.facts.sha256), strict=True))
             for record in records
             for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)
         ]
-        if rows and facts is not None:
-            connection.execute(sql.insert(_answers).values(model=facts.sha256), rows)
-            last = sql.select(sql.func.max(_answers.c.id)).scalar_subquery()
-            connection.execute(sql.delete(_answers).where(_answers.c.id <= last - self._keep_answers))
+        if answers:
+            connection.execute(sql.insert(_answers), answers)
+            newest = sql.select(sql.func.max(_answers.c.id)).scalar_subquery()
+            connection.execute(sql.delete(_answers).where(_answers.c.id <= newest - self._keep_answers))
+        return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
 
     def reset(self, facts: Facts) -> None:
         """Start the monitor of a model again, for all workers."""
-        with self._begin(is_write=True) as connection:
+        with self._begin() as connection:
             self._monitors.reset(connection, facts)
 
     # --- labels ---
@@ -328,7 +304,7 @@ class Store:
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
         taken: list[dict[str, Any]] = []
         names = {label.name for label in labels}
-        with self._begin(is_write=True) as connection:
+        with self._begin() as connection:
             answers = _find_latest_answers(connection, names)
             known = _select_keys(connection, sql.select(_labels.c.key), _labels, names - answers.keys())
             labelled = {row.key for row in known}
@@ -353,7 +329,7 @@ class Store:
         table = _labels.c
         chosen = sql.select(table.id, table.request, table.value, table.features).order_by(table.id)
         own = chosen.where(table.model == model, table.id > after, table.features.is_not(None))
-        with self._begin(is_write=False) as connection:
+        with self._begin() as connection:
             return [tuple(row) for row in connection.execute(own)]
 
     # --- what the page shows ---
@@ -368,11 +344,11 @@ class Store:
         minute = minute.where(table.at > now - _BINS * _BIN_SECONDS).order_by(table.id.desc()).limit(_MAX_COUNTED)
         labels = sql.select(_labels.c.covered, _labels.c.error).order_by(_labels.c.id.desc()).limit(2 * ROLLING)
         labels = labels.where(_labels.c.model == facts.sha256, _labels.c.coverage == facts.coverage)
-        with self._begin(is_write=False) as connection:
+        with self._begin() as connection:
+            shared = self._monitors.catch_up(connection, facts)
             counted = connection.execute(minute).all()
             points = connection.execute(own.limit(300)).all()
             rejected = connection.execute(own.where(table.rejected != "[]").limit(10)).all()
-            monitor = connection.execute(sql.select(monitors).where(monitors.c.model == name)).first()
             labelled = connection.execute(labels).all()
         plain = ("id", "at", "uncertainty", "missed", "log_capital")
         return {
@@ -383,7 +359,7 @@ class Store:
                 for each in rejected
                 for row in json.loads(each.rejected)
             ][:10],
-            "drift": self._monitors.describe(facts, monitor),
+            "drift": shared and shared.describe(self._alpha, has_missed=facts.missed is not None),
             "labels": summarize_labels([tuple(label) for label in labelled], facts.coverage),
         }
 
@@ -415,28 +391,30 @@ def _find_latest_answers(connection: sql.Connection, keys: Collection[str]) -> d
     return {row.key: row for row in _select_keys(connection, waiting, _answers, keys)}
 
 
-def _find_repeated_rows(connection: sql.Connection, records: list[Record]) -> list[Any]:
+def _find_repeated_rows(connection: sql.Connection, records: list[Record]) -> dict[int, Any]:
     """Return which rows of each record are known by key and have the same uncertainty: they were sent twice."""
     given = {answer[0] for record in records for answer in record.answers}
     known = {key: row.uncertainty for key, row in _find_latest_answers(connection, given).items()}
-    found: list[Any] = []
+    found: dict[int, Any] = {}
     for record in records:
         scores = {answer[0]: score for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)}
         is_seen = [
             known.get(key) is not None and math.isclose(known[key], score, rel_tol=1e-6)
             for key, score in scores.items()
         ]
-        found.append(np.array(is_seen) if is_seen else None)
+        if is_seen:
+            found[id(record)] = np.array(is_seen)
         known |= scores
     return found
 
 
-def _take_scores(record: Record, repeated: Any) -> Floats:
+def _dump_scores(record: Record, repeated: Any) -> bytes | None:
     """Return what the monitor watches, (1, n) or (2, n), of new rows that the model said something about (no NaN)."""
-    has_missed = record.facts is not None and record.facts.missed is not None
-    scores = np.array([record.uncertainty, record.missed] if has_missed else [record.uncertainty], dtype=np.float64)
+    if record.facts.calibration is None:
+        return None
+    scores = np.array([record.uncertainty] if record.facts.missed is None else [record.uncertainty, record.missed])
     is_watched = (scores > -np.inf).all(axis=0)
-    return scores[:, is_watched if repeated is None else is_watched & ~repeated]
+    return scores[:, is_watched if repeated is None else is_watched & ~repeated].astype("<f8").tobytes()
 
 
 def _find_median(scores: Floats | None) -> float | None:
