@@ -15,7 +15,9 @@ import pytest
 from onsphere import InvalidInputError
 from onsphere.service import Settings, child
 from onsphere.service.answers import RequestError
+from onsphere.service.batching import PendingRequest
 from onsphere.service.engine import load_engine
+from onsphere.service.rows import JSON
 
 SETTINGS = Settings("m.onsphere", max_rows=100)
 
@@ -33,7 +35,7 @@ def talk(monkeypatch):
         started.append((ours, theirs, thread))
         found = [ours.recv()]
         for message in messages:
-            ours.send((calibration, message, "application/json", "application/json", 0.9, "r", time.perf_counter()))
+            ours.send((calibration, PendingRequest(None, message, JSON, JSON, 0.9, "r", time.perf_counter())))
             found.append(ours.recv())
         return found
 

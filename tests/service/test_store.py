@@ -133,6 +133,17 @@ def test_the_last_minute_is_counted(url, facts, open_store, helpers):
     assert store.read_live(facts, now=now + 1000)["minute"]["accepted"] is None
 
 
+def test_times_are_written_while_requests_come(url, facts, monkeypatch, open_store, helpers):
+    monkeypatch.setattr(store_module, "_MAX_UNTIMED", 2)
+    store, late = open_store(url), helpers.record(facts, 0.1)
+    for _ in range(2):
+        store.write([replace(late, started=late.started - 5.0)])
+    before = helpers.query(url, "SELECT seconds FROM onsphere_assessments ORDER BY id")
+    store.write([late])
+    after = helpers.query(url, "SELECT seconds FROM onsphere_assessments ORDER BY id")
+    assert all(then[0] < now[0] for then, now in zip(before, after, strict=False))
+
+
 def test_only_the_latest_of_many_requests_are_counted(url, facts, monkeypatch, open_store, helpers):
     monkeypatch.setattr(store_module, "_MAX_COUNTED", 4)
     store, now = open_store(url), 1e9

@@ -76,10 +76,8 @@ class Child:
             calibration = None
             if isinstance(engine, ModelEngine) and engine.last_label != self._last_label:
                 self._last_label, calibration = engine.last_label, engine.model.calibration_
-            names = ("media_type", "answer_type", "coverage", "request", "started")
-            more = ("is_recorded", "idempotency", "key")
             try:
-                self._connection.send((calibration, pending.body, *(getattr(pending, name) for name in names + more)))
+                self._connection.send((calibration, replace(pending, live=None, future=None)))
                 reply = self._receive(seconds)
             except (TimeoutError, EOFError, OSError) as error:
                 self._discard()
@@ -215,7 +213,7 @@ def _run_process(*arguments: Any) -> None:
 
 def run_child(connection: Any, path: Path, content: bytes, settings: Settings) -> None:
     """Load a model, try it on one row, and answer requests until the parent closes the connection."""
-    from onsphere.service.batching import PendingRequest, assess_together
+    from onsphere.service.batching import assess_together
 
     try:
         engine = load_engine(path, content, coverage=settings.coverage, trusted=settings.trusted)
@@ -228,19 +226,19 @@ def run_child(connection: Any, path: Path, content: bytes, settings: Settings) -
     _limit_memory()
     while True:
         try:
-            calibration, *given = connection.recv()
+            calibration, request = connection.recv()
         except EOFError:
             return
         if isinstance(engine, ModelEngine) and calibration is not None:  # labels have come since
             engine.model.calibration_ = calibration
-        request = PendingRequest(live, *given)
+        request.live = live
         [(_, outcome)] = assess_together([request], settings)
         if not isinstance(outcome, Exception):
             outcome = replace(outcome, record=replace(outcome.record, facts=cast(Any, None)))  # which the parent knows
         elif not isinstance(outcome, RequestError):
             outcome = RuntimeError(f"{type(outcome).__name__} in the child process: {outcome}")
         connection.send(outcome)
-        del given, request, outcome
+        del request, outcome
 
 
 def try_model(path: Path, engine: Any) -> None:

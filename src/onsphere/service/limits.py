@@ -8,6 +8,7 @@ import random
 import re
 import time
 import traceback
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,7 +98,7 @@ class Gate:
                     raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
         if b"content-length" in headers and b"transfer-encoding" in headers:
             raise RequestError(400, "Expected a body whose length is said in one way. Got two ways. Send one of them.")
-        if self._own_names and not is_loopback(_read_host(headers.get(b"host", b""))):
+        if self._own_names and not _names_this_machine(headers.get(b"host", b"")):
             raise RequestError(421, "Expected a request to this machine by its own name, such as localhost.")
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
@@ -205,9 +206,10 @@ async def _send_error(error: RequestError, send: Any, *, is_last: bool = False) 
     await send({"type": "http.response.body", "body": body})
 
 
-def _read_host(given: bytes) -> str:
-    """Return the name in a Host header without the port; empty where it is no name."""
+@lru_cache(maxsize=1_000)
+def _names_this_machine(host: bytes) -> bool:
+    """Return whether a Host header names this machine; what is no name does not."""
     try:
-        return urlsplit(f"//{given.decode('latin-1')}").hostname or ""
+        return is_loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
     except ValueError:
-        return ""
+        return False

@@ -186,7 +186,7 @@ class MonitorShelf:
     def watch(self, connection: sql.Connection, records: Sequence[Any]) -> None:
         """Catch up, if many rows were written since the last time."""
         self._n_unseen += sum(len(record.uncertainty) for record in records)
-        if self._n_unseen >= min(_ROWS_UNSEEN, _ROWS_BETWEEN):
+        if records and self._n_unseen >= min(_ROWS_UNSEEN, _ROWS_BETWEEN):
             self.catch_up(connection, records[-1].facts)
             self._n_unseen = 0
 

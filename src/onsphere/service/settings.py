@@ -8,7 +8,6 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -109,7 +108,6 @@ def _explain(error: ValidationError) -> InvalidInputError:
     )
 
 
-@lru_cache(maxsize=1_000)
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address.
 
