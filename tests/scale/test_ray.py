@@ -5,8 +5,9 @@ import threading
 import pytest
 from pyarrow import parquet
 
+from onsphere import FrozenHead
 from onsphere.errors import InvalidInputError, OnsphereError
-from onsphere.scale import Assessor, assess_dataset
+from onsphere.scale import Assessor, assess_dataset, fit_head
 from tests.scale.conftest import make_rows, read_bytes
 
 ray = pytest.importorskip("ray")
@@ -45,6 +46,18 @@ def test_the_callable_serves_ray_data(cluster, model_path, files):
     expected = Assessor(model_path)(make_rows(20_000, seed=3)).to_pandas().set_index("id").sort_index()
     assert len(answers) == 160_000
     assert answers.loc[expected.index, "upper"].to_numpy() == pytest.approx(expected["upper"].to_numpy())
+
+
+def test_a_head_is_fitted_from_sums_of_the_nodes(cluster, tmp_path):
+    rows = make_rows(600).drop_columns(["id", "city"]).to_pandas()
+    rows["price"] = rows["size"] * rows["age"]
+    for number in range(3):
+        rows[number::3].to_parquet(tmp_path / f"{number}.parquet")
+    head = FrozenHead("kernel", n_landmarks=50, frames=("target", "input"), random_state=0)
+    found = fit_head(head, tmp_path, "price", engine="ray").assess(rows[["size", "age"]])
+    expected = head.fit(rows[["size", "age"]], rows["price"]).assess(rows[["size", "age"]])
+    for name in ("value", "uncertainty", "novelty"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-10, abs=1e-10)
 
 
 def test_a_model_that_a_node_cannot_read_is_an_error_of_each_file(cluster, model_path, files, tmp_path, monkeypatch):

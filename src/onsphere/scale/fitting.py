@@ -46,10 +46,9 @@ class _Part:
         columns = [Column(name, "number") for name in self.features] + [Column(name, kind) for name in self.targets]
         with self.source.open_copy(self.file.path) as path:
             for table in read_batches(path, columns, allow_empty=True):
-                if table.num_rows:
-                    frame = to_frame(table)
-                    is_one = len(self.targets) == 1
-                    yield frame[self.features], frame[self.targets[0]].to_numpy() if is_one else frame[self.targets]
+                frame = to_frame(table)
+                is_one = len(self.targets) == 1
+                yield frame[self.features], frame[self.targets[0]].to_numpy() if is_one else frame[self.targets]
 
 
 def fit_head(
