@@ -203,13 +203,10 @@ def measure_backbones(folder: Path, n_rows: int) -> list[dict]:
     for name in BACKBONES:
         found = fit_table(make_training_rows(), ["y"], backbone=name, keys=["id"])
         path = found.model.save(folder / f"{name}.onsphere", summary=found.summary())
-        paths = {".onsphere": path}
-        if name != "mlp" or sys.modules.get("torch"):
-            export_onnx(found.model, folder / f"{name}.onnx", summary=found.summary())
-            paths[".onnx"] = folder / f"{name}.onnx"
+        export_onnx(found.model, path.with_suffix(".onnx"), summary=found.summary())
         speeds = {}
-        for suffix, each in paths.items():
-            assessor = Assessor(each)
+        for suffix in (".onsphere", ".onnx"):
+            assessor = Assessor(path.with_suffix(suffix))
             began = time.process_time()
             assessor(table)
             speeds[f"rows/s {suffix}"] = round(n_rows / (time.process_time() - began))
