@@ -1,5 +1,6 @@
 """The service on a real Ray cluster, with a real PostgreSQL."""
 
+import json
 import os
 import signal
 import socket
@@ -78,7 +79,7 @@ def kill_a_replica_under_load(address, url):
     assert len(acknowledged) < N_REQUESTS
     for thread in threads:
         thread.join()
-    stored = {key for (key,) in query(url, "SELECT key FROM onsphere_answers")}
+    stored = {json.loads(key) for (key,) in query(url, "SELECT key FROM onsphere_answers")}
     assert len(acknowledged) == N_REQUESTS
     assert stored >= set(acknowledged)
 
