@@ -129,7 +129,13 @@ class Served:
         script.write_text(self.code)
         command, env = [str(self.python), str(script), str(self.path)], {**os.environ, **more}
         self.run = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, cwd=self.clone
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+            cwd=self.clone,
+            start_new_session=True,
         )
         self.url = self.run.stdout.readline().strip()
         for _ in range(600):
@@ -146,6 +152,8 @@ class Served:
         except subprocess.TimeoutExpired:  # as the version before may after an attack
             self.run.kill()
             self.run.wait()
+        with suppress(ProcessLookupError):  # LitServe leaves processes behind
+            os.killpg(self.run.pid, signal.SIGKILL)
         self.run.stdout.close()
 
 
