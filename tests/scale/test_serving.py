@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from typer.testing import CliRunner
 
 from onsphere.cli import app
 from onsphere.errors import InvalidInputError, MissingExtraError
-from onsphere.scale.serving import build_app, run_replicas
+from onsphere.scale.serving import _find_free_port, build_app, run_replicas
 from onsphere.service import Settings
 from tests.scale.conftest import make_rows
 from tests.service.conftest import PATIENT, SLOW_MACHINE, postgres, query  # noqa: F401
@@ -95,8 +94,7 @@ def test_replicas_answer_as_the_plain_service_and_one_that_is_killed_loses_nothi
     pytest.importorskip("ray.serve", reason="needs ray[serve]")
     for name, value in SLOW_MACHINE.items():
         monkeypatch.setenv(name, value)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = _find_free_port("127.0.0.1")
     address, errors = f"http://127.0.0.1:{port}", []
 
     def ask_and_stop():
