@@ -62,8 +62,7 @@ def test_one_command_gives_a_model_a_report_and_predictions_that_keep_their_prom
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(choice, "CANDIDATES", {name: BACKBONES[name] for name in ("kernel",)})
     houses(560, 2).to_csv("data.csv", index=False)
-    files = ("--save", "m.onsphere", "--report", "r.html")
-    result = run("fit", "data.csv", "--target", "price", "--task", "auto", "--calibration", "split", *files)
+    result = run("fit", "data.csv", "--target", "price", "--task", "auto", "--save", "m.onsphere", "--report", "r.html")
     assert (result.exit_code, result.stderr) == (0, "")
     for words in (
         "regression: price has",
@@ -245,7 +244,7 @@ def test_rows_that_were_trained_on_are_named_first_and_promise_nothing(tmp_path,
     frame.loc[3, "new"] = None
     frame[:560].to_csv("data.csv", index=False)
     frame[560:].to_csv("fresh.csv", index=False)
-    options = ("--backbone", "kernel", "--frames", "target", "--calibration", "split", "--save", "m", "--quiet")
+    options = ("--backbone", "kernel", "--frames", "target", "--save", "m", "--quiet")
     assert run("fit", "data.csv", "-t", "price", *options).exit_code == 0
     figures = json.loads(run("evaluate", "m", "data.csv", "--json").stdout)
     # A fifth is kept out to measure the model, and a quarter of the others calibrates it.

@@ -58,9 +58,8 @@ def test_a_fit_reports_columns_notes_figures_and_rows(fitted):
         "country": "unused",
         "rooms": "number",
     }
-    assert fitted.n_rows == {"table": 700, "train": 560, "calibration": 560, "test": 140}
-    assert [note.split(" and ")[0] for note in fitted.notes] == ["with 560 rows the model learns from all of them"]
-    assert fitted.candidates == []
+    assert fitted.n_rows == {"table": 700, "train": 420, "calibration": 140, "test": 140}
+    assert (fitted.notes, fitted.candidates) == ([], [])
     assert fitted.model.threshold_ is not None
     assert "model" not in fitted.summary()
     assert fitted.summary()["columns"][0]["kind"] == "key"
@@ -80,13 +79,13 @@ def test_intervals_cover_fresh_rows_as_often_as_promised(fitted, houses):
 def test_categories_are_learned_from_training_rows_alone(houses):
     """Repeat the split of the table, and the one that the model makes to calibrate, from their seeds."""
     frame = houses(500, 0)
-    found = fit_table(frame, ["price"], backbone="kernel", calibration="split")
+    found = fit_table(frame, ["price"], backbone="kernel")
     rest, _ = train_test_split(frame, test_size=0.2, random_state=0)
     kept, held = next(ShuffleSplit(1, test_size=0.25, random_state=0).split(rest))
     assert len(held) == found.n_rows["calibration"]
     assert not set(rest.index) & set(found.X_test.index)
     frame.loc[[*rest.index[held], *found.X_test.index], "city"] = "Atlantis"
-    again = fit_table(frame, ["price"], backbone="kernel", calibration="split")
+    again = fit_table(frame, ["price"], backbone="kernel")
     levels = again.model.estimator_.steps[0][1].levels_["city"]
     assert "Atlantis" not in levels
     assert set(levels) == set(frame.loc[rest.index[kept], "city"].dropna())
@@ -559,7 +558,7 @@ def test_classes_can_be_measured_on_other_rows():
 
 
 def test_a_refit_trains_on_the_rows_kept_out_and_is_measured_before():
-    options = {"backbone": "kernel", "frames": "target", "calibration": "split"}
+    options = {"backbone": "kernel", "frames": "target"}
     once, again = (fit_table(simple(600), ["y"], refit=refit, **options) for refit in (False, True))
     assert again.figures == once.figures
     assert (once.n_rows["train"], again.n_rows["train"]) == (360, 450)
@@ -590,7 +589,6 @@ def test_rows_in_the_order_of_a_date_are_noticed():
 
 
 def test_rows_calibrate_where_there_are_many_or_where_that_is_asked_for(monkeypatch):
-    monkeypatch.setattr(fitting, "_MANY_ROWS", 480)
     monkeypatch.setattr(fitting, "_N_CALIBRATION", 60)
     found = fit_table(simple(600), ["y"], backbone="kernel", frames="target")
     assert found.n_rows == {"table": 600, "train": 420, "calibration": 60, "test": 120}

@@ -58,8 +58,8 @@ def _make_extra_trees(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
 def _make_boosting(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    # Fewer features for each split and fewer rows in a leaf than by default: of six settings, tried on six tables and on
-    # rows that the benchmark of real tables does not measure on, about level with the best and cheaper.
+    # Fewer features for each split and fewer rows in a leaf than by default: of six settings, tried on six tables and
+    # on rows that the benchmark of real tables does not measure on, about level with the best and cheaper.
     options: Any = {"max_iter": 200, "learning_rate": 0.08, "max_features": 0.5, "min_samples_leaf": 10}
     return [("boosting", HistGradientBoostingRegressor(**options))]
 

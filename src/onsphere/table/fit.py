@@ -31,7 +31,6 @@ __all__ = ["CALIBRATIONS", "TableFit", "fit_table"]
 CALIBRATIONS = ("auto", "split", "cv")
 
 _ENOUGH_TO_SPLIT = 100  # calibration rows
-_MANY_ROWS = 5_000  # of which some calibrate; of fewer, each is worth more for training
 _N_CALIBRATION, _SHARES = 1_000, (0.05, 0.25)  # rows that are enough to calibrate on, and the share that they may be
 _N_KEPT, _N_KEPT_IN_ALL = 101, 100_000  # numbers of each column and of all columns, for the reference
 
@@ -159,10 +158,10 @@ def fit_table(
     test : DataFrame, optional
         Other rows to measure the model on, so that none are kept out for it.
     calibration : {"auto", "split", "cv"}
-        "cv" calibrates by each of five folds in turn, so that the model learns from all rows; coverage is then not
-        guaranteed, and usually a little above what is asked. "split" keeps a quarter of the rows for it, or 1,000 where
-        there are more than 4,000 and at least a twentieth, which is a guarantee. "auto" splits from 5,000 rows on, and
-        with groups or a time, for which a quarter calibrates.
+        "split" keeps a quarter of the rows, or 1,000 where there are more than 4,000 and at least a twentieth, to
+        calibrate on, which is a guarantee; with groups or a time always a quarter. "cv" calibrates by each of five
+        folds in turn, so that the model learns from all rows; coverage is then usually a little above what is asked,
+        but not guaranteed, and drift alarms may be false. "auto" splits where a quarter is at least 100 rows.
     refit : bool, default False
         After the model is measured, fit and calibrate another one on all rows, those kept out to measure it among them.
         The figures stay those of the first one.
@@ -295,7 +294,7 @@ def fit_table(
 def _choose_split(calibration: str, n_rows: int, coverage: float, *, is_ordinary: bool) -> bool:
     """Return whether some rows calibrate the model, or each fold in turn."""
     fewest = 4 * max(_ENOUGH_TO_SPLIT, rows_needed(coverage))
-    if is_ordinary and (calibration == "cv" or (calibration == "auto" and n_rows < max(_MANY_ROWS, fewest))):
+    if is_ordinary and (calibration == "cv" or (calibration == "auto" and n_rows < fewest)):
         return False
     if calibration == "cv":
         raise InvalidInputError(
