@@ -20,8 +20,8 @@ from onsphere._internal.validation import (
     parameter_error,
 )
 from onsphere.calibration import root_mean_square
-from onsphere.calibration.calibration import divide_errors
 from onsphere.calibration.shape import SHAPES
+from onsphere.calibration.temperature import divide_errors
 from onsphere.calibration.zeros import ZeroShape
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import (

@@ -150,7 +150,8 @@ def _draw_line(ax: Any, timeline: Timeline, values: Floats) -> None:
     chosen = _choose_points(timeline)
     ax.plot(timeline.time[chosen], values[chosen], color=BLUE, linewidth=1.8)
     if timeline.time.dtype.kind == "M":
-        locator = dates.AutoDateLocator(minticks=3, maxticks=5)
+        # With fewer ticks allowed, no interval of matplotlib's fits some spans, such as 30 months, and it warns.
+        locator = dates.AutoDateLocator(minticks=3, maxticks=7)
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     else:

@@ -83,7 +83,8 @@ def run_on_ray(
     """
     with connect(address) as ray:
         n_at_once = n_workers or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(work)
+        # Ray takes functions only, and `work` may be a partial one.
+        remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job, given: work(job, given))
         reference = ray.put(shared)
         left, running = iter(jobs), dict[Any, Job]()
         while True:

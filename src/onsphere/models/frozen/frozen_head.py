@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
+from onsphere._internal.packed_trees import round_leaves
 from onsphere._internal.row_hashes import hash_rows
 from onsphere._internal.validation import (
     Floats,
@@ -343,6 +344,7 @@ class FrozenHead(SolvedModel):
         """Return the solution, found when it is first needed, so that small batches stay cheap."""
         if self._solution is None:
             self._solution = self.sums_.solve(self.target_, self.ridge)
+            round_leaves(self)
         return self._solution
 
     @property

@@ -1,4 +1,4 @@
-"""What a FrozenHead must know of all its rows before the first sum; like the sums, it can be added up."""
+"""Facts that a FrozenHead needs of all its rows before the first sum; like the sums, they can be added up."""
 
 from __future__ import annotations
 
