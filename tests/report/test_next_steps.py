@@ -49,8 +49,8 @@ def test_a_model_without_faults_is_used(good):
 
 def test_rows_that_were_trained_on_say_nothing_but_to_measure_others(good):
     steps = list_steps(replace(good, share_seen=0.5), low=[LowGroup("a", "> 1", 0.2, 90)])
-    assert list(steps) == ["Measure it on rows it has not seen"]
-    assert "50\u202f% of these rows were trained on" in steps["Measure it on rows it has not seen"].why
+    assert list(steps) == ["Measure it on fresh rows"]
+    assert "50\u202f% of these rows were trained on" in steps["Measure it on fresh rows"].why
 
 
 def test_the_group_that_is_covered_worst_is_calibrated_by(good):

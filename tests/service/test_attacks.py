@@ -141,13 +141,13 @@ def test_a_locked_sqlite_file_does_not_stop_answers(running, helpers):
 def test_a_full_disk_does_not_stop_answers(running, helpers):
     service = running()
     engine = service.service.recorder._store._engine
-    fill = lambda connection, *_: connection.execute("PRAGMA max_page_count=1")  # noqa: E731  # SQLite keeps what is there
-    event.listen(engine, "checkout", fill)
+    fill = lambda connection: connection.exec_driver_sql("PRAGMA max_page_count=1")  # noqa: E731  # SQLite keeps what is there
+    event.listen(engine, "begin", fill)
     helpers.until(lambda: service.assess(*[helpers.far] * 20).json()["recorded"] is False)
     ready = service.http.get("/readyz")
     assert ready.status_code == 503
     assert "full" in ready.json()["store"]
-    event.remove(engine, "checkout", fill)
+    event.remove(engine, "begin", fill)
     engine.dispose()
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
 

@@ -104,7 +104,7 @@ def _list_ideas(rows: MeasuredRows, model: Any, findings: Findings) -> list[_Ide
 
 def _measure_on_new_rows(rows: MeasuredRows) -> _Idea:
     return _Idea(
-        "Measure it on rows it has not seen",
+        "Measure it on fresh rows",
         f"{format_percent(rows.share_seen)} of these rows were trained on, so nothing here can be judged.",
         "report",
         {},
