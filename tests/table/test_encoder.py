@@ -108,7 +108,7 @@ def test_what_stands_for_unseen_categories_does_not_reach_a_network(houses):
     """Its weights were never trained, and would change predictions at random."""
     frame = houses(200, 0).dropna(subset=["city"])
     encoder = TableEncoder(describe_columns(frame.drop(columns="price"))).fit(frame)
-    steps = [step for _, step in BACKBONES["mlp"]()[:-1]]
+    steps = [step for _, step in BACKBONES["mlp"](200, 4)[:-1]]
     numbers = make_pipeline(encoder, *steps).fit(frame).transform(frame)
     other = encoder.get_feature_names_out().tolist().index("city is other")
     kept = steps[1].get_support()
