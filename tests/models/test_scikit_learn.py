@@ -339,8 +339,8 @@ def test_auto_takes_classes_and_is_the_same_for_the_same_seed():
 
 
 def test_ties_go_to_the_cheaper_candidate_and_the_worse_half_stops_early(monkeypatch):
-    made = {name: (lambda: [("ridge", Ridge())]) for name in ("first", "second", "third", "fourth")}
-    made["fourth"] = lambda: [("mean", Ridge(1e9))]
+    made = {name: (lambda *_: [("ridge", Ridge())]) for name in ("first", "second", "third", "fourth")}
+    made["fourth"] = lambda *_: [("mean", Ridge(1e9))]
     monkeypatch.setattr(choice, "CANDIDATES", made)
     model = HCMRegressor("auto", random_state=0).fit(X, Y)
     assert ["Winkler" in row for row in model.candidates_] == [True, True, True, False]

@@ -12,7 +12,7 @@ from onsphere.baselines.likelihood import SoftmaxLoss, SoftmaxNetwork
 from onsphere.baselines.network_model import CLASS_SCORES, NetworkRegressor, combine_class_draws, combine_draws
 from onsphere.errors import InvalidInputError
 from onsphere.models.classifier import ClassPrediction
-from onsphere.models.regression_base import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 from onsphere.torch.running import find_random_layers
 

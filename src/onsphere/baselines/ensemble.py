@@ -27,7 +27,7 @@ from onsphere.baselines.network_model import (
 from onsphere.errors import InvalidTypeError
 from onsphere.models.backbone import fit_backbone, prepare_backbone, set_random_states
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction
-from onsphere.models.regression_base import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["DeepEnsemble", "EnsembleClassifier"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from onsphere._internal.validation import check_number, check_option
 from onsphere.baselines.network_model import NetworkRegressor, make_positive, split_outputs
 from onsphere.calibration import root_mean_square
-from onsphere.models.regression_base import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.regressor import TorchRegressor
 
 __all__ = ["Evidence", "Evidential", "EvidentialLoss"]

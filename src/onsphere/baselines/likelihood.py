@@ -16,7 +16,7 @@ from onsphere.baselines.network_model import NetworkModel, NetworkRegressor, mak
 from onsphere.baselines.softmax import msp
 from onsphere.models.backbone import fit_backbone
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction
-from onsphere.models.regression_base import RegressionPrediction
+from onsphere.models.regressor import RegressionPrediction
 from onsphere.torch.features import features
 from onsphere.torch.regressor import TorchRegressor
 

@@ -24,7 +24,7 @@ from onsphere.calibration import root_mean_square
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.models.backbone import BackboneModel, fit_backbone, get_input_tags, prepare_backbone
 from onsphere.models.classifier import ClassPrediction
-from onsphere.models.regression_base import RegressionMixin, RegressionPrediction
+from onsphere.models.regressor import RegressionMixin, RegressionPrediction
 from onsphere.sphere import Lift
 from onsphere.sphere.embeddings import as_columns
 from onsphere.torch.regressor import TorchRegressor

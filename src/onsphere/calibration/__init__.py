@@ -6,10 +6,11 @@ from onsphere.calibration.calibration import (
     CalibrationSource,
     ClassCalibration,
     RegressionCalibration,
-    conformal_quantile,
+    fit_temperature,
     root_mean_square,
 )
 from onsphere.calibration.conformal import (
+    conformal_quantile,
     find_coverage_range,
     make_coverage_distribution,
     rows_needed,
@@ -22,7 +23,6 @@ from onsphere.calibration.online import OnlineCoverage
 from onsphere.calibration.probabilities import ProbabilityScaling, fit_scaling
 from onsphere.calibration.risk import control_risk, find_safe_settings, hoeffding_bentkus_p_value
 from onsphere.calibration.shape import SHAPES, Shape
-from onsphere.calibration.temperature import fit_temperature
 
 __all__ = [
     "NORMALIZATIONS",

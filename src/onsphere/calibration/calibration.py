@@ -15,13 +15,12 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import Floats, check_number, check_option
-from onsphere.calibration.conformal import rows_needed, set_scores
+from onsphere._internal.validation import Floats, check_option
+from onsphere.calibration.conformal import conformal_quantile, rows_needed, set_scores
 from onsphere.calibration.density_ratio import ShiftWeights, compute_effective_size
 from onsphere.calibration.groups import WHOLE, Groups
 from onsphere.calibration.online import OnlineCoverage, extend_p_values, find_ceiling, find_stretch
 from onsphere.calibration.probabilities import ProbabilityScaling
-from onsphere.calibration.temperature import divide_errors, fit_temperature
 from onsphere.calibration.width import N_LABELS_NEEDED, WIDTHS, choose_width
 from onsphere.errors import InvalidInputError, NotCalibratedError
 from onsphere.sphere import geometry
@@ -32,7 +31,8 @@ __all__ = [
     "CalibrationSource",
     "ClassCalibration",
     "RegressionCalibration",
-    "conformal_quantile",
+    "divide_errors",
+    "fit_temperature",
     "root_mean_square",
 ]
 
@@ -40,67 +40,49 @@ NORMALIZATIONS = ("quantile", "min-max", "none", "shift")
 
 _N_AT_ONCE = 20  # labels that are compared with the same calibration rows when many come in at once
 
-
-def root_mean_square(values: Floats) -> Floats:
-    """Return the root mean square over the last axis, without overflow."""
-    return geometry.norm(values) / values.shape[-1] ** 0.5
+# The shares of a Gaussian within one, two and three standard deviations.
+_GAUSSIAN_SHARES = (0.68, 0.95, 0.997)
 
 
-def conformal_quantile(
-    scores: Floats, coverage: float, *, weights: Floats | None = None, new_weight: float | Floats | None = None
-) -> Any:
-    """Return the ⌈(n + 1)·coverage⌉-th smallest of n scores, per column.
+def fit_temperature(error: Floats, uncertainty: Floats) -> float:
+    """Return the T for which intervals of 1, 2 and 3 T·u hold as nearly as possible 68, 95 and 99.7 % of the errors.
 
-    A new row, exchangeable with the n, has a score at or below it with probability at least `coverage`, and at most
-    coverage + 1/(n + 1) if no two scores are equal.
-
-    Parameters
-    ----------
-    scores : array of shape (n,) or (n, D)
-    coverage : float in (0, 1)
-    weights : array of shape (n,), optional
-        How much each row counts. The quantile is then the smallest score that holds this share of all weight, with
-        that of the new row among it.
-    new_weight : float or array of shape (m,), default the mean of the weights
-        The weight of the new row. For m rows the result has shape (m,) or (m, D).
+    The sum of the squared gaps changes only if an error enters an interval, so all such T are tried: the minimum is
+    exact. Of equal minima the smallest T is used.
 
     Examples
     --------
     >>> import numpy as np
-    >>> float(conformal_quantile(np.arange(1.0, 20.0), 0.9))
-    18.0
-    >>> weights = np.r_[np.full(9, 3.0), np.ones(10)]
-    >>> float(conformal_quantile(np.arange(1.0, 20.0), 0.7, weights=weights))
-    10.0
+    >>> rng = np.random.default_rng(0)
+    >>> round(fit_temperature(2 * np.abs(rng.normal(size=10_000)), np.ones(10_000)), 1)
+    2.0
     """
-    check_number("conformal_quantile", "coverage", coverage, above=0, below=1)
-    if weights is not None:
-        return _find_weighted_quantile(scores, coverage, weights, weights.mean() if new_weight is None else new_weight)
-    n = len(scores)
-    rank = max(math.ceil((n + 1) * coverage - 1e-9), 1)  # 10 · 0.7 is slightly above 7
-    if rank > n:
+    ratio = np.sort(divide_errors(error, uncertainty))
+    reachable = ratio[np.isfinite(ratio)]
+    if len(reachable) == 0 or reachable[-1] == 0:
         raise InvalidInputError(
-            f"A coverage of {coverage:g} needs at least {rows_needed(coverage)} calibration rows. Got {n}. "
-            "Calibrate on more rows, or ask for less coverage."
+            "A temperature needs rows with an error and an uncertainty above zero. Got none. "
+            "Use normalization='quantile', which needs no temperature, or another uncertainty_score."
         )
-    return np.partition(scores, rank - 1, axis=0)[rank - 1]
+    candidates = np.concatenate([reachable / k for k in (1, 2, 3)])
+    candidates = np.sort(candidates[candidates > 0])
+    gaps = np.zeros(len(candidates))
+    for k, share in enumerate(_GAUSSIAN_SHARES, start=1):
+        # A multiple of T may round to just below the error it stems from.
+        covered = np.searchsorted(ratio, k * candidates * (1 + 1e-12), side="right") / len(ratio)
+        gaps += (covered - share) ** 2
+    return float(candidates[gaps.argmin()])
 
 
-def _find_weighted_quantile(scores: Floats, coverage: float, weights: Floats, new_weight: float | Floats) -> Any:
-    total = weights.sum()
-    needed = coverage * (total + np.asarray(new_weight)) - 1e-9 * weights.mean()
-    if np.any(needed > total):
-        raise InvalidInputError(
-            f"A coverage of {coverage:g} needs calibration rows with {coverage / (1 - coverage):.3g} or more times the "
-            f"weight of the new row. Got {total / np.max(new_weight):.3g} times. Calibrate on more rows, or ask for "
-            "less coverage."
-        )
-    if scores.ndim > 1:
-        columns = [_find_weighted_quantile(column, coverage, weights, new_weight) for column in scores.T]
-        return np.stack(columns, axis=-1)
-    order = np.argsort(scores, kind="stable")
-    held = np.cumsum(weights[order])
-    return scores[order][np.minimum(np.searchsorted(held, needed), len(scores) - 1)]  # sums may round
+def divide_errors(error: Floats, scale: Floats) -> Floats:
+    """Return error / scale, with 0/0 = 0 and x/0 = ±∞ for other x."""
+    with np.errstate(divide="ignore"):
+        return np.divide(error, scale, out=np.zeros_like(error), where=error != 0)
+
+
+def root_mean_square(values: Floats) -> Floats:
+    """Return the root mean square over the last axis, without overflow."""
+    return geometry.norm(values) / values.shape[-1] ** 0.5
 
 
 def _replace_zeros(spread: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Conformal prediction: the rows that a coverage needs, what coverage to expect by chance, and the scores of sets."""
+"""Conformal prediction: the quantile that keeps a coverage, and what coverage to expect by chance."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import Floats
+from onsphere._internal.validation import Floats, check_number
+from onsphere.errors import InvalidInputError
 
-__all__ = ["find_coverage_range", "make_coverage_distribution", "rows_needed", "set_scores"]
+__all__ = ["conformal_quantile", "find_coverage_range", "make_coverage_distribution", "rows_needed", "set_scores"]
 
 
 def rows_needed(coverage: float) -> int:
@@ -21,6 +22,63 @@ def rows_needed(coverage: float) -> int:
     9
     """
     return math.ceil(coverage / (1 - coverage) - 1e-9)
+
+
+def conformal_quantile(
+    scores: Floats, coverage: float, *, weights: Floats | None = None, new_weight: float | Floats | None = None
+) -> Any:
+    """Return the ⌈(n + 1)·coverage⌉-th smallest of n scores, per column.
+
+    A new row, exchangeable with the n, has a score at or below it with probability at least `coverage`, and at most
+    coverage + 1/(n + 1) if no two scores are equal.
+
+    Parameters
+    ----------
+    scores : array of shape (n,) or (n, D)
+    coverage : float in (0, 1)
+    weights : array of shape (n,), optional
+        How much each row counts. The quantile is then the smallest score that holds this share of all weight, with
+        that of the new row among it.
+    new_weight : float or array of shape (m,), default the mean of the weights
+        The weight of the new row. For m rows the result has shape (m,) or (m, D).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> float(conformal_quantile(np.arange(1.0, 20.0), 0.9))
+    18.0
+    >>> weights = np.r_[np.full(9, 3.0), np.ones(10)]
+    >>> float(conformal_quantile(np.arange(1.0, 20.0), 0.7, weights=weights))
+    10.0
+    """
+    check_number("conformal_quantile", "coverage", coverage, above=0, below=1)
+    if weights is not None:
+        return _find_weighted_quantile(scores, coverage, weights, weights.mean() if new_weight is None else new_weight)
+    n = len(scores)
+    rank = max(math.ceil((n + 1) * coverage - 1e-9), 1)  # 10 · 0.7 is slightly above 7
+    if rank > n:
+        raise InvalidInputError(
+            f"A coverage of {coverage:g} needs at least {rows_needed(coverage)} calibration rows. Got {n}. "
+            "Calibrate on more rows, or ask for less coverage."
+        )
+    return np.partition(scores, rank - 1, axis=0)[rank - 1]
+
+
+def _find_weighted_quantile(scores: Floats, coverage: float, weights: Floats, new_weight: float | Floats) -> Any:
+    total = weights.sum()
+    needed = coverage * (total + np.asarray(new_weight)) - 1e-9 * weights.mean()
+    if np.any(needed > total):
+        raise InvalidInputError(
+            f"A coverage of {coverage:g} needs calibration rows with {coverage / (1 - coverage):.3g} or more times the "
+            f"weight of the new row. Got {total / np.max(new_weight):.3g} times. Calibrate on more rows, or ask for "
+            "less coverage."
+        )
+    if scores.ndim > 1:
+        columns = [_find_weighted_quantile(column, coverage, weights, new_weight) for column in scores.T]
+        return np.stack(columns, axis=-1)
+    order = np.argsort(scores, kind="stable")
+    held = np.cumsum(weights[order])
+    return scores[order][np.minimum(np.searchsorted(held, needed), len(scores) - 1)]  # sums may round
 
 
 def make_coverage_distribution(n_rows: int, n_calibration: int, coverage: float) -> Any:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from onsphere._internal.validation import Floats, check_number, check_option, make_random_state
-from onsphere.calibration.calibration import RegressionCalibration
+from onsphere.calibration.calibration import RegressionCalibration, divide_errors
 from onsphere.calibration.shape import Shape
-from onsphere.calibration.temperature import divide_errors
 from onsphere.calibration.zeros import ZeroShape
 from onsphere.errors import InvalidInputError
 from onsphere.metrics import crps_per_row

@@ -32,7 +32,7 @@ from onsphere.models.frozen.ridge import Head, Kernel
 from onsphere.models.frozen.solved import SolvedModel
 from onsphere.models.frozen.sums import LARGEST_OUTPUT, Solution
 from onsphere.models.frozen.targets import NumberTarget
-from onsphere.models.regression_base import pick_width
+from onsphere.models.regressor import pick_width
 from onsphere.sphere import Domain, geometry, scores
 from onsphere.table.encoder import TableEncoder
 

@@ -3,8 +3,7 @@
 from onsphere.models.base import CalibratedModel
 from onsphere.models.classifier import ClassificationMixin, ClassPrediction, HCMClassifier
 from onsphere.models.frozen import FrozenHead
-from onsphere.models.regression_base import RegressionMixin, RegressionPrediction
-from onsphere.models.regressor import HCMRegressor
+from onsphere.models.regressor import HCMRegressor, RegressionMixin, RegressionPrediction
 
 __all__ = [
     "CalibratedModel",

@@ -1,7 +1,7 @@
 """The order fit → calibrate → assess, and everything a model can be asked once it has a value and an uncertainty.
 
 A model brings `_fit` and `_predict`, one pass over its rows; the rest follows here. What differs between numbers and
-classes is in the prediction: `RegressionPrediction` in regression_base.py and `ClassPrediction` in classifier.py.
+classes is in the prediction: `RegressionPrediction` in regressor.py and `ClassPrediction` in classifier.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, ClassVar, Self
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,49 +15,637 @@ from sklearn.base import RegressorMixin, clone
 from onsphere._internal.validation import (
     Floats,
     check_fitted,
+    check_flag,
+    check_n_outputs,
+    check_number,
     check_option,
+    check_output_names,
+    check_regression_target,
+    check_rows,
     check_same_length,
     check_sample_weight,
     is_fitted_already,
+    is_frame,
     missing_frame_error,
     parameter_error,
 )
-from onsphere.calibration import root_mean_square
-from onsphere.calibration.shape import SHAPES
-from onsphere.calibration.temperature import divide_errors
-from onsphere.calibration.zeros import ZeroShape
-from onsphere.errors import InvalidInputError
+from onsphere.calibration import RegressionCalibration, root_mean_square
+from onsphere.calibration.calibration import divide_errors
+from onsphere.calibration.distribution import TAILS, PredictiveDistribution
+from onsphere.calibration.grouped_distribution import GroupedDistribution
+from onsphere.calibration.shape import SHAPES, fit_shape
+from onsphere.calibration.zeros import ZeroShape, find_zero_end, fit_zero_shape, has_step
+from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.models.backbone import (
     BackboneModel,
+    clone_backbone,
+    fit_backbone,
+    get_fitted,
+    get_input_tags,
     get_learner,
+    join_columns,
+    learns_several_columns,
+    name_backbone,
     point_to_tables,
+    predict_columns,
     prepare_backbone,
     split_columns,
     sum_categories,
     unwrap_fitted,
 )
 from onsphere.models.choice import choose_for
-from onsphere.models.fitted import wrap_fitted
-from onsphere.models.frames import FRAMES, Frames, Measured, check_frames
-from onsphere.models.known_rows import warn_about_known_leaves, warn_about_small_errors
+from onsphere.models.distributions import DistributionMixin
+from onsphere.models.fitted import check_features, wrap_fitted
+from onsphere.models.frames import FRAMES, Frames, Measured, check_frames, find_numbers, fit_novelty
+from onsphere.models.known_rows import warn_about_known_leaves, warn_about_known_targets, warn_about_small_errors
 from onsphere.models.noise import (
+    N_ROWS_NEEDED,
+    SIGMA_FLOOR,
+    ErrorFrame,
     clip_inputs,
+    find_floor,
+    fit_error_frame,
     has_mean_leaves,
+    predict_left_out,
 )
-from onsphere.models.regression_base import RegressionMixin, RegressionPrediction, convert_value, pick_width
-from onsphere.models.regressor_fitting import (
-    Fitting,
-    choose_domain,
-    fit_frames,
-    fit_target,
-    resolve_frames,
-    scale_eval_set,
-)
-from onsphere.sphere import Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
+from onsphere.sphere import Domain, Duplicate, Lift, Polar, RegressionEmbedding, Torus, geometry, scores
+from onsphere.sphere.domain import find_domain, list_scales, measure_scale, pick_scale
 from onsphere.sphere.embeddings import as_columns
 from onsphere.sphere.geometry import SphericalOutput
 
-__all__ = ["HCMRegressor"]
+__all__ = ["HCMRegressor", "RegressionMixin", "RegressionPrediction", "pick_width"]
+
+
+class RegressionPrediction(NamedTuple):
+    """One pass over rows with numbers to predict, on the scale on which they are learned.
+
+    Attributes
+    ----------
+    value, sigma : arrays of shape (n, D)
+    uncertainty : array of shape (n,)
+        In the unit of the target.
+    details : dict
+        Further fields of an Assessment.
+    noise : array of shape (n, D), or None
+    novelty, missed : arrays of shape (n,), or None
+        See `onsphere.models.frames.Measured`.
+    parts : int array of shape (n,), or None
+        The part of the calibration rows that each row uses.
+    curves : array of shape (n, D, K), or None
+        The shape of the error of each row; see `onsphere.calibration.shape.Shape`.
+    """
+
+    value: Floats
+    sigma: Floats
+    uncertainty: Floats
+    details: dict[str, Any]
+    noise: Floats | None = None
+    novelty: Floats | None = None
+    missed: Floats | None = None
+    parts: NDArray[np.intp] | None = None
+    curves: Floats | None = None
+
+    def get_value(self, model: Any) -> Floats:
+        """Return the value in the shape of the y of fit."""
+        return convert_value(model, self.value)
+
+    def get_sigma(self, model: Any) -> Floats:
+        """Return sigma in the unit and the shape of the y of fit, as calibrated as the model is."""
+        return _shape_like_target(model, self._convert_sigma(model, model._calibrate_sigma(self.sigma)))
+
+    def _convert_sigma(self, model: Any, sigma: Floats) -> Floats:
+        return sigma if model.domain_ is None else model.domain_.convert_sigma(self.value, sigma)
+
+    def get_fields(self, model: Any) -> dict[str, Any]:
+        """Return the fields of an Assessment that need no calibration."""
+        names = model._output_names
+        sigma = self.get_sigma(model)
+        frames = {"noise": self.get_noise(model), "novelty": self.novelty}
+        return {"sigma": sigma, "output_names": names, **frames, **self.details}
+
+    def get_noise(self, model: Any) -> Floats | None:
+        """Return the noise in the shape of the y of fit."""
+        if self.noise is None:
+            return None
+        return _shape_like_target(model, self._convert_sigma(model, model._calibrate_sigma(self.noise)))
+
+    def get_bounds(self, model: Any, coverage: float, tails: str) -> dict[str, Any]:
+        """Return both ends of the intervals that hold all outputs of a row at once."""
+        interval = self.get_interval(model, coverage, simultaneous=True, tails=tails)
+        return {"lower": interval[..., 0], "upper": interval[..., 1]}
+
+    def get_distribution(self, model: Any) -> PredictiveDistribution | GroupedDistribution:
+        """Return the distributions of a calibrated model."""
+        model.calibration_.check_signs()
+        whole = self._make_distribution(model, slice(None), model.calibration_)
+        return whole if self.parts is None else GroupedDistribution(whole, self.parts)
+
+    def _make_distribution(self, model: Any, rows: Any, calibration: RegressionCalibration) -> PredictiveDistribution:
+        """Return the distributions of some rows, from calibration rows for them."""
+        return PredictiveDistribution(
+            value=self.value[rows],
+            sigma=self._get_interval_sigma(model, calibration.width)[rows],
+            calibration=calibration,
+            domain=model.domain_ or Domain(),
+            shape=model._shape,
+            curves=None if self.curves is None else self.curves[rows],
+            is_flat=model._target_is_flat,
+        )
+
+    def get_interval(self, model: Any, coverage: float, *, simultaneous: bool, tails: str) -> Floats:
+        """Return the intervals of a calibrated model, shape (n, 2) or (n, D, 2)."""
+        sigma, interval = self._get_interval_sigma(model, model.calibration_.width), np.empty((*self.value.shape, 2))
+        options: Any = {"coverage": coverage, "simultaneous": simultaneous}
+        is_plain = tails == "symmetric" and self.curves is None and model.domain_ is None
+        for rows, calibration in model.calibration_.split(self.parts):
+            if is_plain:
+                interval[rows] = calibration.interval(self.value[rows], sigma[rows], **options)
+            else:
+                distribution = self._make_distribution(model, rows, calibration)
+                interval[rows] = distribution.interval_columns(tails=tails, **options)
+        return _shape_like_target(model, interval)
+
+    def get_radius(self, model: Any, coverage: float) -> Floats:
+        """Return the radius of the ball around each value, shape (n,)."""
+        if model.domain_ is not None and model.domain_.scale != "linear":
+            raise InvalidInputError(
+                "predict_radius needs a target that is learned as it is: on another scale a ball is none. Got a model "
+                f"that learns the {model.domain_.scale} of the target. Use predict_interval, or fit with domain=None."
+            )
+        sigma, radius = self._get_interval_sigma(model, model.calibration_.width), np.empty(len(self.value))
+        for rows, calibration in model.calibration_.split(self.parts):
+            radius[rows] = calibration.radius(sigma[rows], model.spread_, coverage=coverage)
+        return radius
+
+    def calibrate(self, model: Any, y: Any) -> RegressionCalibration:
+        """Compare the prediction with the truth."""
+        target = as_columns(check_regression_target(model, y))
+        if is_frame(y):
+            check_output_names(model, y.columns, model._output_names)
+        check_same_length(self.uncertainty, target)
+        check_n_outputs(model, target, self.value.shape[1])
+        domain = model.domain_
+        if domain is not None:
+            domain.check(target)
+        # Scores of shapes of their own are in the units of one sigma alone.
+        names = ("total", "noise") if self.curves is None else ("total",)
+        others = {name: self._get_interval_sigma(model, name) for name in names}
+        measured = RegressionCalibration.measure(
+            residual=(target if domain is None else domain.to_scale(target)) - self.value,
+            sigma=self._get_interval_sigma(model, model._usual_width),
+            uncertainty=self.uncertainty,
+            spread=model.spread_,
+            missed=self.missed,
+            width=model._usual_width,
+            others=others,
+        )
+        if domain is not None:  # errors are in the unit of the target
+            measured = replace(measured, error=root_mean_square(target - domain.from_scale(self.value)))
+        if self.curves is not None:
+            # Any place in the step of equal targets, and the same again for the same rows.
+            place = np.random.default_rng(crc32(self.value.tobytes())).uniform(size=target.shape)
+            measured = replace(measured, residuals=model._shape.to_scores(measured.residuals, self.curves, place))
+        return measured
+
+    def _get_interval_sigma(self, model: Any, width: str) -> Floats:
+        """Return the sigma in whose units intervals are measured; see `onsphere.calibration.width`."""
+        return pick_width(width, self.value, self.sigma, self.noise, model)
+
+
+def pick_width(width: str, value: Any, sigma: Any, noise: Any, model: Any) -> Any:
+    """Return the sigma of a name in `onsphere.calibration.width`, (n, D); numpy, or arrays of a graph."""
+    if width == "flat":
+        return value * 0.0 + model.spread_
+    return (noise if width == "noise" and noise is not None else sigma) + model._get_floor()
+
+
+def convert_value(model: Any, value: Floats) -> Floats:
+    """Return a value in the unit and the shape of the y of fit."""
+    return _shape_like_target(model, value if model.domain_ is None else model.domain_.from_scale(value))
+
+
+def _shape_like_target(model: Any, values: Floats) -> Floats:
+    return values[:, 0] if model._target_is_flat else values
+
+
+class RegressionMixin(DistributionMixin):
+    """Standard deviations, intervals, balls and distributions of a model that predicts numbers."""
+
+    spread_: Floats
+    _target_is_flat: bool
+    _output_names: tuple[str, ...] | None = None
+    _sigma_factor: Floats | None = None  # by which calibration made sigma fit the errors; older files have none
+    _floor: Floats | None = None  # None for a share of the spread, as in models of older files
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[reportAttributeAccessIssue]
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _has_classes(self, y: Any) -> bool:
+        return False
+
+    @property
+    def _usual_width(self) -> str:
+        """The sigma in whose units errors are measured before labels come in; see `onsphere.calibration.width`."""
+        return "total" if self.domain_ is None or self.domain_.scale == "linear" else "noise"
+
+    def _get_floor(self) -> Floats:
+        """Return what is added to sigma in intervals, (D,)."""
+        return SIGMA_FLOOR * self.spread_ if self._floor is None else self._floor
+
+    def _calibrate_sigma(self, sigma: Any) -> Any:
+        """Return sigma times the factor that makes it fit the errors of the calibration rows, if there are any."""
+        if self._sigma_factor is None:
+            return sigma
+        return (sigma + self._get_floor()) * self._sigma_factor
+
+    def _check_target(self, y: Any) -> Floats:
+        """Return the target of fit, (n,) or (n, D), checked, and remember its shape and names."""
+        target = check_regression_target(self, y)
+        self._target_is_flat = target.ndim == 1
+        self._output_names = tuple(str(name) for name in y.columns) if is_frame(y) else None
+        return target
+
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> NDArray[Any]: ...
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
+    def predict(self, X: Any, return_std: bool = False) -> NDArray[Any] | tuple[Floats, Floats]:
+        """Predict the target and, if asked, the standard deviation of its noise, from one pass.
+
+        Returns
+        -------
+        value : array of shape (n,) or (n, D), like the y of fit
+        sigma : array like value, with return_std=True
+        """
+        if not return_std:
+            return self._predict_value(X)
+        prediction = self._predict_as(RegressionPrediction, X, "predict with return_std=True", "numbers")
+        return prediction.get_value(self), prediction.get_sigma(self)
+
+    def _predict_value(self, X: Any) -> NDArray[Any]:
+        return self._predict(X).get_value(self)
+
+    def predict_sigma(self, X: Any) -> Floats:
+        """Return the standard deviation of the noise, in the unit and shape of the target."""
+        return self._predict_as(RegressionPrediction, X, "predict_sigma", "numbers").get_sigma(self)
+
+    def predict_distribution(self, X: Any, *, groups: Any = None) -> PredictiveDistribution | GroupedDistribution:
+        """Return the distribution of the target of each row, from one pass; needs a calibrated model.
+
+        The promise is that of `predict_interval`, for every quantile. After `update`, quantiles and intervals keep
+        their share of the targets over time, and all else is as the latest rows say. `groups` is that of
+        `predict_interval`.
+        """
+        return self._predict_calibrated(X, groups, "predict_distribution").get_distribution(self)
+
+    def _predict_calibrated(self, X: Any, groups: Any, method: str) -> RegressionPrediction:
+        """Return the prediction of rows, and the calibration rows of each, for a method that needs them."""
+        self._require_calibration(method)
+        return self._predict_by_group(X, groups, method, self._predict_as(RegressionPrediction, X, method, "numbers"))
+
+    def predict_interval(
+        self,
+        X: Any,
+        *,
+        coverage: float | Sequence[float] = 0.9,
+        simultaneous: bool = True,
+        tails: str = "symmetric",
+        groups: Any = None,
+    ) -> Floats:
+        """Return intervals that hold the target with probability `coverage`; needs a calibrated model.
+
+        Split conformal prediction, with errors measured in units of sigma. For rows drawn like the calibration rows
+        (and a calibration on rows that were not trained on) the promise holds on average over rows and calibration
+        sets, whatever the backbone. It holds for groups of rows if they are named to `calibrate`, for shifted inputs if
+        `calibrate` gets `target_rows`, and over time if `update` gets the labels.
+
+        Parameters
+        ----------
+        X : array or DataFrame of shape (n, p)
+        coverage : float in (0, 1), or several, default 0.9
+        simultaneous : bool, default True
+            For several outputs, whether all of a row lie in their intervals at once with that probability, or each
+            by itself.
+        tails : {"symmetric", "equal", "shortest"}
+            Where the misses lie; see `PredictiveDistribution.interval`.
+        groups : array of shape (n,), optional
+            The group of each row, for a model that was calibrated with groups given as values.
+
+        Returns
+        -------
+        array of shape (n, 2), or (n, D, 2) if y had two dimensions: lower and upper end; for several coverages, as
+        many of these
+        """
+        is_list = not isinstance(coverage, str) and np.ndim(coverage) == 1
+        asked: list[Any] = list(coverage) if is_list else [coverage]  # type: ignore[reportArgumentType]
+        if not asked or isinstance(coverage, str):
+            raise parameter_error("predict_interval", "coverage", "a number in (0, 1), or several", coverage)
+        for each in asked:
+            check_number("predict_interval", "coverage", each, above=0, below=1)
+        check_flag("predict_interval", "simultaneous", simultaneous)
+        check_option("predict_interval", "tails", tails, TAILS)
+        prediction = self._predict_calibrated(X, groups, "predict_interval")
+        found = [prediction.get_interval(self, each, simultaneous=simultaneous, tails=tails) for each in asked]
+        return np.stack(found) if is_list else found[0]
+
+    def predict_radius(self, X: Any, *, coverage: float = 0.9, groups: Any = None) -> Floats:
+        """Return the radius of the ball around each prediction that holds all outputs with probability `coverage`.
+
+        Outputs are measured in units of their spread: the target y is inside the ball if
+        ‖(y − model.predict(X)) / model.spread_‖ ≤ radius (with 1 for the spread of a constant output). The promise is
+        that of `predict_interval`.
+
+        Returns
+        -------
+        array of shape (n,)
+        """
+        check_number("predict_radius", "coverage", coverage, above=0, below=1)
+        return self._predict_calibrated(X, groups, "predict_radius").get_radius(self, coverage)
+
+
+# Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
+# one more fit. Of few rows, half are too few to learn as much as all do; of very many, the errors of half are enough.
+_N_FOLDS_OF_MANY, _MANY_ROWS, _VERY_MANY_ROWS = 2, 1_000, 5_000
+
+
+class LeftOut(NamedTuple):
+    """The predictions of training rows by backbones that had not seen them; see `HCMRegressor._read_table`.
+
+    Rows that were not left out are NaN.
+    """
+
+    value: Floats
+    sigma: Floats | None
+
+    def take(self, rows: Any) -> LeftOut:
+        """Return that of some rows: a mask or a list of indices."""
+        return LeftOut(self.value[rows], None if self.sigma is None else self.sigma[rows])
+
+
+class Fitting(NamedTuple):
+    """All that a model knows only while it is being fitted.
+
+    Attributes
+    ----------
+    eval_set : as in fit
+    left_out : LeftOut or None
+        Those of further fits. A fold has those of the model that it calibrates: errors that it found by itself would be
+        those of backbones with fewer rows, and larger beside its own than the model's are beside the model's own.
+    choices : (Domain or None, str) or None
+        Of a fold: the domain and the shape of the model that it calibrates, so that it calibrates the same scores.
+    """
+
+    eval_set: Any = None
+    left_out: LeftOut | None = None
+    choices: tuple[Domain | None, str] | None = None
+
+
+def scale_eval_set(model: Any, domain: Domain | None) -> list[tuple[Any, Floats]] | None:
+    """Return the rows to stop early by, checked, with their targets on the scale of a domain."""
+    given: Any = model._fitting.eval_set
+    if given is None:
+        return None
+    pairs = [given] if isinstance(given, tuple) and not isinstance(given[0], tuple) else list(given)
+    if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise parameter_error("fit", "eval_set", "a pair (X, y), or a list of such pairs", given)
+    allow_nan, accept_sparse = get_input_tags(model.estimator)
+    scaled: list[tuple[Any, Floats]] = []
+    try:
+        for X, y in pairs:
+            rows = check_rows(model, X, fitting=False, allow_nan=allow_nan, accept_sparse=accept_sparse)
+            target = check_regression_target(model, y)
+            check_same_length(rows, target)
+            if domain is not None:
+                domain.check(target)
+                target = domain.to_scale(target)
+            scaled.append((rows, target))
+    except InvalidInputError as error:
+        raise InvalidInputError(f"The rows of eval_set are not like those of fit: {error}") from error
+    return scaled
+
+
+def fit_target(
+    model: Any,
+    embedding: RegressionEmbedding,
+    backbone: Any,
+    rows: Any,
+    target: Floats,
+    weights: Floats | None,
+    eval_set: Any,
+    *,
+    has_target: bool,
+) -> tuple[Floats, Floats]:
+    """Fit the embedding and the backbone; return the columns of the sphere, and those that the backbone learned."""
+    model.embedding_ = embedding.fit(target, weights)
+    model.spread_ = embedding.spread_
+    carried = {"magnitude": embedding.has_magnitude, "mean": model.decoder == "mean"}
+    columns = join_columns(embedding.embed(target), **carried)
+    model._layout = {"n_outputs": embedding.n_outputs_, **carried} if has_target else None
+    learned = columns if has_target else as_columns(target)
+    model._n_columns = learned.shape[1]
+    model._errors_at_fit = model._sigma_factor = model._floor = None
+    if get_fitted(backbone) is not None:
+        check_features(model, backbone, rows)
+        if eval_set is not None:
+            raise InvalidInputError(
+                f"A {name_backbone(backbone)} stays as it is, so fit of {type(model).__name__} has no use for an "
+                "eval_set. Leave it out, or pass the model without FrozenEstimator to fit it."
+            )
+        model.estimator_ = backbone
+    else:
+        options = {"eval_set": eval_set}
+        model.estimator_ = fit_backbone(model, backbone, rows, learned, weights, model._layout, **options)
+    return columns, learned
+
+
+def choose_domain(
+    model: Any,
+    embedding: RegressionEmbedding,
+    backbone: Any,
+    rows: Any,
+    target: Floats,
+    weights: Floats | None,
+    *,
+    has_target: bool,
+) -> Domain | None:
+    """Return the domain, on the scale with the best intervals on left-out rows; None if none is asked for."""
+    if model._fitting.choices is not None:
+        return model._fitting.choices[0]
+    if model.domain is None:
+        return None
+    counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
+    domain = find_domain(model, model.domain, target[counted])
+    candidates = list_scales(domain, as_columns(target)[counted])
+    if len(candidates) < 2 or get_fitted(backbone) is not None:  # which predicts the target itmodel
+        return domain
+    losses: list[float] = []
+    for candidate in candidates:
+        fresh: Any = clone(embedding)
+        options: Any = {"eval_set": scale_eval_set(model, candidate), "n_jobs": model.n_jobs}
+        given = (fresh, clone_backbone(backbone), rows, candidate.to_scale(target), weights, options["eval_set"])
+        _, learned = fit_target(model, *given, has_target=has_target)
+        left_out = predict_left_out(model, model.estimator_, rows, learned, weights, model._layout, **options)
+        _, value, sigma = model._read_table(left_out[counted])
+        sigma = SIGMA_FLOOR * model.spread_ + (np.zeros_like(value) if sigma is None else sigma)
+        losses.append(measure_scale(candidate, value, sigma, as_columns(target)[counted]))
+    return pick_scale(candidates, losses)
+
+
+def resolve_frames(model: Any, asked: set[str], backbone: Any, embedding: RegressionEmbedding) -> set[str]:
+    """Return the frames to fit: the target's too, unless the backbone predicts the value alone.
+
+    Columns of a direction that are fitted one by one overshoot the sphere, so that "all" leaves them out; the noise
+    is then the error frame's. A score, decoder or embedding of the target frame asks for it.
+    """
+    needs_target = {
+        "frames": model.frames != "all" and "target" in asked,
+        "decoder": model.decoder != "mean",
+        "uncertainty_score": model.uncertainty_score not in ("auto", "total"),
+        "embedding": repr(embedding) != repr(Lift()),
+    }
+    named = next((name for name, is_needed in needs_target.items() if is_needed), None)
+    is_fitted = get_fitted(backbone) is not None
+    if is_fitted and (named is not None or "error" not in asked):
+        has = "has no target frame" if named is not None else "has its sigma from the error frame"
+        raise InvalidInputError(
+            f"A {name_backbone(backbone)} predicts the value alone, so it {has}. Got "
+            f"{named or 'frames'}={getattr(model, named or 'frames')!r}. Leave it at its default, or pass the model "
+            "without FrozenEstimator to fit it."
+        )
+    if model.frames == "all" and named is None and (is_fitted or not learns_several_columns(backbone)):
+        return asked - {"target"}
+    return asked if "error" in asked else asked | {"target"}
+
+
+def fit_frames(
+    model: Any, asked: set[str], rows: Any, target: Floats, columns: Floats, learned: Floats, weights: Floats | None
+) -> Frames | None:
+    """Fit the frames that are asked for beside the target's; None if there are none.
+
+    `columns` place the target on the sphere, and `learned` are those that the backbone learned.
+    """
+    has_target = "target" in asked
+    lost = "neither novelty nor noise" if has_target else "no novelty, and noise by the prediction alone,"
+    found = find_numbers(model, model.estimator_, rows, lost=lost) if asked & {"input", "error"} else None
+    if found is None and has_target:
+        return None
+    numbers, input_frame, missed, error_frame, left_out = None, None, None, None, None
+    if found is not None:
+        numbers = found.table
+        if "input" in asked:
+            input_frame, missed = fit_novelty(model, numbers, columns, weights)
+    counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
+    if "error" in asked and (counted.sum() >= N_ROWS_NEEDED or not has_target):
+        error_frame, left_out = _learn_noise(model, rows, target, learned, weights, numbers, missed, counted)
+    if found is None:
+        return Frames(None, None, error_frame)
+    frames = Frames(found.n_steps, input_frame, error_frame, found.encoder)
+    if left_out is not None:
+        if _get_asked_shape(model) != "pooled" and has_mean_leaves(get_learner(model.estimator_)[1]):
+            # A leaf without one of its rows knows something of that row, from which trees would learn the rest.
+            options: Any = {"by_fold": True, "n_jobs": model.n_jobs}
+            table = predict_left_out(model, model.estimator_, rows, learned, weights, model._layout, **options)
+            left_out = LeftOut(*model._read_table(table)[1:])
+        counted = counted & ~np.isnan(left_out.value[:, 0])
+        kept = None if missed is None else missed[counted]
+        model._shape = _fit_shape(model, frames, found.table[counted], left_out.take(counted), target[counted], kept)
+    return frames
+
+
+def _get_asked_shape(model: Any) -> str:
+    return model.shape if model._fitting.choices is None else model._fitting.choices[1]
+
+
+def _fit_shape(
+    model: Any, frames: Frames, numbers: Floats, left_out: LeftOut, target: Floats, missed: Floats | None
+) -> Any:
+    """Learn the shape of the errors of left-out rows."""
+    value, sigma = left_out
+    measured: Any = frames.measure(numbers, value, sigma, center=model._center, spread=model.spread_, missed=missed)
+    total = pick_width(model._usual_width, value, measured.sigma, measured.noise, model)
+    residuals = np.divide(target - value, total, out=np.zeros_like(value), where=total > 0)
+    inputs, asked = clip_inputs(numbers), _get_asked_shape(model)
+    if model.domain_ is not None:
+        end = find_zero_end(model.domain_)
+        is_zero = target <= end
+        is_step = has_step(model.domain_, is_zero, residuals, value, total, end=end)
+        if asked == "zeros" or (is_step and model._fitting.choices is None):
+            return fit_zero_shape(inputs, is_zero, residuals, value, total, end=end)
+    return fit_shape(inputs, residuals, value, total, shape=asked)
+
+
+def _learn_noise(
+    model: Any,
+    rows: Any,
+    target: Floats,
+    learned: Floats,
+    weights: Floats | None,
+    numbers: Floats | None,
+    missed: Floats | None,
+    counted: NDArray[np.bool_],
+) -> tuple[ErrorFrame | None, LeftOut | None]:
+    """Fit the error frame, and return it with what was predicted for left-out rows.
+
+    Both are None, with a warning, if there is a target frame and rows cannot be left out.
+    """
+    has_target, learns = model._layout is not None, counted.sum() >= N_ROWS_NEEDED
+    if get_fitted(model.estimator_) is not None:
+        left_out = LeftOut(predict_columns(model, model.estimator_, rows, model._n_columns), None)
+        error = (target - left_out.value)[counted]
+        model._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
+        model._has_known_rows = warn_about_known_targets(error, model.spread_, stacklevel=5)
+    else:
+        left_out = model._fitting.left_out or _leave_out(model, rows, learned, weights)
+    if left_out is None and has_target:
+        return None, None
+    if left_out is None:
+        left_out, learns = LeftOut(np.broadcast_to(model._center, target.shape), None), False
+    counted = counted & ~np.isnan(left_out.value[:, 0])
+    value, sigma = left_out.take(counted)
+    frame = fit_error_frame(
+        None if numbers is None else numbers[counted],
+        value,
+        sigma,
+        target[counted],
+        None if missed is None else missed[counted],
+        spread=model.spread_,
+        learns=learns and not (has_target and has_mean_leaves(get_learner(model.estimator_)[1])),
+        # Shapes are learned from these rows over their noise, in which more contrast would hide their skew.
+        stretches=has_target and model.shape == "pooled",
+        random_state=0,
+    )
+    if not has_target and learns:
+        model._floor = find_floor(target[counted] - value, model.spread_)
+    return frame, left_out
+
+
+def _leave_out(model: Any, rows: Any, learned: Floats, weights: Floats | None) -> LeftOut | None:
+    """Return what further fits of the backbone predict for rows that they have not seen.
+
+    None, with a warning, if rows cannot be left out.
+    """
+    options: dict[str, Any] = {"n_jobs": model.n_jobs, "eval_set": scale_eval_set(model, model.domain_)}
+    if model._layout is None and len(learned) >= _MANY_ROWS:
+        options["n_folds"] = _N_FOLDS_OF_MANY
+        options["n_used"] = 1 if len(learned) >= _VERY_MANY_ROWS else None
+    try:
+        table = predict_left_out(model, model.estimator_, rows, learned, weights, model._layout, **options)
+    except InvalidInputError as error:  # for instance a category, or a known cell, that one fold alone has
+        taken = "the spread of the target" if model._layout is None else "sigma"
+        warnings.warn(
+            f"{type(model).__name__} takes {taken} for the noise, because not every part of the rows can be "
+            f"left out: {error}",
+            OnsphereWarning,
+            stacklevel=6,
+        )
+        return None
+    left_out = LeftOut(*model._read_table(table)[1:])
+    if not has_mean_leaves(get_learner(model.estimator_)[1]):
+        model._fitting = model._fitting._replace(left_out=left_out)
+    return left_out
+
 
 _EMBEDDINGS: dict[str, type[RegressionEmbedding]] = {
     "lift": Lift,

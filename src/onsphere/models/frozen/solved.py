@@ -15,7 +15,7 @@ from onsphere.models.classifier import ClassificationMixin, ClassPrediction, mix
 from onsphere.models.frames import Frames, Measured
 from onsphere.models.frozen.sums import Solution
 from onsphere.models.frozen.targets import ClassTarget, NumberTarget, Target
-from onsphere.models.regression_base import RegressionMixin, RegressionPrediction
+from onsphere.models.regressor import RegressionMixin, RegressionPrediction
 from onsphere.sphere import Lift, geometry, scores
 
 __all__ = ["SolvedModel"]
