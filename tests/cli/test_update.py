@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onsphere import cli, load
+from onsphere.cli.model_rows import read_times
 
 
 def run(*arguments):
@@ -136,3 +137,11 @@ def test_a_changed_time_is_rejected(folder):
     result = run("update", "bad.onsphere", "data.csv")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "does not say what it should about: time" in result.stderr
+
+
+def test_times_are_dates_or_numbers_as_the_model_has_them():
+    frame = pd.DataFrame({"day": ["2024-03-01"], "step": [7]})
+    assert read_times(frame, {}) is None
+    assert read_times(frame, {"time": {"name": "hour", "kind": "number"}}) is None
+    assert read_times(frame, {"time": {"name": "step", "kind": "number"}}).tolist() == [7.0]
+    assert read_times(frame, {"time": {"name": "day", "kind": "date"}})[0] == pd.Timestamp("2024-03-01")

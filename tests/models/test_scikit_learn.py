@@ -329,6 +329,12 @@ def test_too_few_rows_to_compare_take_the_default():
     assert ("trees" in few.estimator_.named_steps, few.candidates_) == (True, [])
 
 
+def test_very_many_rows_take_a_fast_candidate_without_comparing(monkeypatch):
+    monkeypatch.setattr(choice, "_MANY_ROWS", 100)
+    many = HCMRegressor("auto", frames="target", random_state=0).fit(X[:150], Y[:150])
+    assert ("boosting" in many.estimator_.named_steps, many.candidates_) == (True, [])
+
+
 @pytest.mark.usefixtures("_two_candidates")
 def test_auto_takes_classes_and_is_the_same_for_the_same_seed():
     flowers, kinds = load_iris(return_X_y=True)

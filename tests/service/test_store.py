@@ -69,6 +69,14 @@ def test_the_log_is_bounded(url, facts, monkeypatch, open_store, helpers):
     assert store.read_live(facts)["drift"]["rows_seen"] == 40
 
 
+def test_rows_with_and_without_keys_are_written_together(url, facts, open_store, helpers):
+    store = open_store(url)
+    keyed = {"answers": [("A1", 0.9, "{}", None)]}
+    store.write([helpers.record(facts, 0.1, "1", **keyed), helpers.record(facts, 0.2, "2")])
+    store.write([helpers.record(facts, 0.1, "3", **keyed), helpers.record(facts, 0.2, "4")])
+    assert store.read_live(facts)["drift"]["rows_seen"] == 3  # that of A1 once
+
+
 def test_a_reset_reaches_all_workers(url, facts, open_store, helpers):
     first, second = open_store(url), open_store(url)
     first.write([helpers.record(facts, [9.0] * 50)])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from onsphere import InvalidInputError, MissingExtraError, OnsphereWarning
 from onsphere.table import Column, TableEncoder, describe_columns, files, read_batches, read_table
-from onsphere.table.files import to_frame
+from onsphere.table.files import read_schema, to_frame
 from onsphere.table.predict import open_writer
 
 
@@ -99,6 +99,15 @@ def test_a_comma_is_a_decimal_point_only_where_most_numbers_have_it(tmp_path):
     frame = assert_same_numbers(csv(tmp_path, f"x;y\n{rows}\nbroken;7\n"))
     assert describe_columns(frame)[0].mixed
     assert frame["x"].tolist()[:2] == ["0.5", "1.5"]
+
+
+def test_the_columns_of_a_file_are_read_without_its_rows(tmp_path):
+    table = pa.table({"size": [1.0], "city": ["Ulm"]})
+    pyarrow.feather.write_feather(table, tmp_path / "t.arrow")
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text("size,city\n1,Ulm\n")
+    for name in ("t.arrow", "t.parquet", "t.csv"):
+        assert read_schema(tmp_path / name).names == ["size", "city"]
 
 
 def test_keys_are_not_changed(tmp_path):
