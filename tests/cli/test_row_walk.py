@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import onsphere
-from onsphere.cli import table as commands
+from onsphere.cli.predict import predict
+from onsphere.table import model_file
 
 SOURCE = Path(onsphere.__file__).parent
 ASIDE = {"_internal", "sphere"}  # checks that every function makes, and pure formulas
@@ -30,10 +31,11 @@ def list_entered_files(work):
 def test_a_row_passes_through_at_most_fifteen_files(tmp_path, house_model, houses, monkeypatch, capfd):
     model, data = house_model / "model.onsphere", tmp_path / "one.csv"
     houses(1, 1).to_csv(data, index=False)
-    loaded = commands.load_table_model(model)
-    monkeypatch.setattr(commands, "load_table_model", lambda path: loaded)  # once for a file, however many rows it has
-    commands.predict(model, str(data))  # imports what is imported late
-    files = list_entered_files(lambda: commands.predict(model, str(data)))
+    loaded = model_file.load_table_model(model)
+    # Once for a file, however many rows it has.
+    monkeypatch.setattr(model_file, "load_table_model", lambda path: loaded)
+    predict(model, str(data))  # imports what is imported late
+    files = list_entered_files(lambda: predict(model, str(data)))
     walk = [str(file) for file in files if file.parts[0] not in ASIDE]
     # Twelve from the command to the calibration, and three for the frames; their formulas are in kernel and scores.
     assert len(walk) <= 15, walk

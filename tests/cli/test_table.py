@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from onsphere import HCMRegressor, InvalidInputError, OnsphereWarning, cli, load
 from onsphere.calibration import find_coverage_range
 from onsphere.cli import console
-from onsphere.cli import table as table_commands
+from onsphere.cli.choices import choose_rule
 from onsphere.models import choice
 from onsphere.persistence import read_manifest
 from onsphere.report.formatting import format_number
@@ -197,7 +197,7 @@ def test_json_is_all_that_is_printed(folder, monkeypatch):
 
 
 def test_quiet_prints_nothing(folder, monkeypatch):
-    monkeypatch.setattr(table_commands, "compare_table", lambda *_, **__: None)
+    monkeypatch.setattr("onsphere.table.compare_table", lambda *_, **__: None)
     for command in (
         ("fit", "houses.csv", "-t", "price", "--backbone", "kernel"),
         ("predict", "model.onsphere", "fresh.csv", "--out", "p.csv"),
@@ -272,7 +272,7 @@ def test_without_a_threshold_accepted_rows_are_not_mentioned(folder):
 def test_compare_prints_a_table_and_the_failures(folder, monkeypatch):
     rows = [{"method": "[red]HCM", "error": 0.123456}, {"method": "other", "error": None}]
     made = comparing.Comparison(rows, {"mlp": "it did not learn"})
-    monkeypatch.setattr(table_commands, "compare_table", lambda *_, **__: made)
+    monkeypatch.setattr("onsphere.table.compare_table", lambda *_, **__: made)
     result = run("compare", "houses.csv", "--target", "price")
     assert result.stdout.startswith("houses.csv: price")
     assert "│ [red]HCM │ 0.1235 │" in result.stdout
@@ -296,7 +296,7 @@ def test_warnings_are_printed_as_sentences(folder, monkeypatch):
         warnings.warn("Take care.", OnsphereWarning, stacklevel=1)
         return FilePrediction({"rows": 1, "accepted": 1}, [])
 
-    monkeypatch.setattr(table_commands, "predict_file", warn)
+    monkeypatch.setattr("onsphere.table.predict_file", warn)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.filters", [("always", None, Warning, None, 0)])
         result = run("predict", "model.onsphere", "fresh.csv", "--out", "p.csv")
@@ -326,7 +326,7 @@ def test_predictions_are_the_same_in_every_format(folder, suffix):
     ],
 )
 def test_options_choose_the_rule(options, rule):
-    made = table_commands._choose_rule(
+    made = choose_rule(
         *(
             float(options[options.index(name) + 1]) if name in options else None
             for name in ("--accept", "--tolerance", "--risk")
@@ -760,7 +760,7 @@ def test_a_closed_pipe_is_no_error(folder, monkeypatch):
         raise BrokenPipeError
 
     discarded = []
-    monkeypatch.setattr(table_commands, "predict_file", closed)
+    monkeypatch.setattr("onsphere.table.predict_file", closed)
     monkeypatch.setattr(console, "_discard", discarded.append)
     result = run("predict", "model.onsphere", "fresh.csv")
     assert (result.exit_code, result.output, len(discarded)) == (0, "", 1)

@@ -42,12 +42,12 @@ __all__ = [
 
 # The module of each command, which is imported when the command is used.
 _MODULES = {
-    "fit": "table",
-    "predict": "table",
-    "evaluate": "table",
+    "fit": "fit",
+    "predict": "predict",
+    "evaluate": "evaluate",
     "update": "update",
-    "report": "table",
-    "compare": "table",
+    "report": "evaluate",
+    "compare": "evaluate",
     "export": "deploy",
     "monitor": "deploy",
     "serve": "serve",

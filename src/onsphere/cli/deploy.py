@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onsphere._internal.atomic_files import check_writable, write_atomically
-from onsphere._internal.validation import check_option
-from onsphere.calibration import TAILS
 from onsphere.cli.console import print_files, print_json, spin
-from onsphere.cli.model_rows import read_feature_rows
-from onsphere.cli.table import (
-    AsJson,
-    CoverageOfFit,
-    Data,
-    Delimiter,
-    Model,
-    Quantiles,
-    Quiet,
-    Tails,
-    choose_coverage,
-    read_levels,
-)
-from onsphere.drift import DriftMonitor
-from onsphere.errors import InvalidInputError
-from onsphere.persistence import get_calibration_method
-from onsphere.table.model_file import load_table_model
-from onsphere.table.predict import read_feature_batches
+from onsphere.cli.options import TAILS, AsJson, CoverageOfFit, Data, Delimiter, Model, Quantiles, Quiet, Tails
+from onsphere.cli.predict import choose_coverage, read_levels
+
+if TYPE_CHECKING:
+    from onsphere.drift import DriftMonitor
 
 __all__ = ["export", "monitor"]
 
@@ -50,7 +34,12 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a model as one ONNX graph, once it gives the same answers as the model."""
+    from onsphere._internal.atomic_files import check_writable
+    from onsphere._internal.validation import check_option
+    from onsphere.cli.model_rows import read_feature_rows
+    from onsphere.errors import InvalidInputError
     from onsphere.export import export_onnx
+    from onsphere.table.model_file import load_table_model
 
     if out.suffix != ".onnx":  # a table in this place would be overwritten
         raise InvalidInputError(
@@ -98,6 +87,14 @@ def monitor(
     as_json: AsJson = False,
 ) -> None:
     """Go through the rows of a table in order, and say whether and when they stopped being like those it knows."""
+    from onsphere._internal.atomic_files import check_writable
+    from onsphere._internal.validation import check_option
+    from onsphere.cli.model_rows import read_feature_rows
+    from onsphere.drift import DriftMonitor
+    from onsphere.persistence import get_calibration_method
+    from onsphere.table.model_file import load_table_model
+    from onsphere.table.predict import read_feature_batches
+
     if plot is not None:
         check_option("monitor", "plot", plot.suffix, [".png", ".svg", ".pdf"])
         check_writable(plot, model, data, *([] if reference is None else [reference]))
@@ -153,6 +150,7 @@ def _describe_alarm(watch: DriftMonitor, *, exact: bool) -> str:
 
 def _draw(path: Path, evidence: dict[str, list[float]], watch: DriftMonitor) -> None:
     from onsphere import plots
+    from onsphere._internal.atomic_files import write_atomically
 
     axes: Any = None
     for name, values in evidence.items():

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from onsphere.cli.console import print_json, print_message
-from onsphere.cli.table import CoverageOfFit
+from onsphere.cli.options import CoverageOfFit
 
 __all__ = ["new_key", "serve"]
 

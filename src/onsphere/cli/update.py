@@ -7,14 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from onsphere._internal.atomic_files import check_writable
 from onsphere.cli.console import print_files, print_json, print_message, spin
-from onsphere.cli.model_rows import read_known_rows
-from onsphere.cli.table import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet, choose_coverage
-from onsphere.evaluation import find_covered
-from onsphere.table import Column, read_table
-from onsphere.table.model_file import load_table_model
-from onsphere.table.time_order import read_time
+from onsphere.cli.options import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet
+from onsphere.cli.predict import choose_coverage
 
 __all__ = ["update"]
 
@@ -29,6 +24,13 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Take in rows whose target has become known, in the order of time, so that coverage is kept."""
+    from onsphere._internal.atomic_files import check_writable
+    from onsphere.cli.model_rows import read_known_rows
+    from onsphere.evaluation import find_covered
+    from onsphere.table import Column, read_table
+    from onsphere.table.model_file import load_table_model
+    from onsphere.table.time_order import read_time
+
     saved = model if out is None else out
     check_writable(saved, data, *([] if out is None else [model]))
     fitted, summary, columns = load_table_model(model)
@@ -63,8 +65,8 @@ def update(
         what, n_latest = "intervals" if classes is None else "sets", min(500, online.n_labels)
         print(
             f"{len(rows.y):,} labels taken in, {online.n_labels:,} so far. The {what} that stood before hold "
-            f"{facts['coverage_before']:.1%} of them, {share:.1%} were asked; kept up to date with each label, they "
-            f"hold {facts['coverage_rolling']:.1%} of the latest {n_latest:,} (at worst "
+            f"{facts['coverage_before']:.1%} of them, {share:.1%} were asked; those that stood before each update "
+            f"held {facts['coverage_rolling']:.1%} of the latest {n_latest:,} (at worst "
             f"{facts['coverage_rolling_worst']:.1%} of any {n_latest:,} in a row)."
         )
         print_files(model=saved)
