@@ -7,9 +7,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import binom
+from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import ShuffleSplit, train_test_split
+from sklearn.tree import DecisionTreeRegressor
 
-from onsphere import InvalidInputError, InvalidTypeError, MaxErrorRate, Novelty, OnsphereWarning, Tolerance
+from onsphere import (
+    HCMRegressor,
+    InvalidInputError,
+    InvalidTypeError,
+    MaxErrorRate,
+    Novelty,
+    OnsphereWarning,
+    Tolerance,
+)
 from onsphere.calibration import find_coverage_range
 from onsphere.models import choice
 from onsphere.models.choice import _split_folds
@@ -322,6 +332,56 @@ def test_large_tables_are_compared_on_enough_rows_and_no_more():
     assert [len(_split_folds(y[:n], False, 0)) for n in (60, 900, 3_000)] == [3, 2, 1]
 
 
+def test_with_a_time_candidates_are_compared_on_later_rows(monkeypatch):
+    asked = {}
+
+    def choose(X, y, make, **options):
+        asked.update(rows=X.index, **options)
+        return "kernel", []
+
+    monkeypatch.setattr(backbone_choice, "choose_backbone", choose)
+    table = streets()
+    fit_table(table, ["price"], time="day")
+    assert asked["is_ordered"]
+    assert table.loc[asked["rows"], "day"].tolist() == list(range(720))
+    fit_table(table, ["price"], ignore=["day"])
+    assert not asked["is_ordered"]
+
+
+def test_a_backbone_that_only_knows_what_lies_between_rows_is_not_chosen_for_later_ones():
+    """The target goes on rising with a column that counts days; trees answer with the latest level they know."""
+    rng = np.random.default_rng(0)
+    day = np.arange(600.0)
+    target = 0.02 * day + np.where(rng.uniform(size=600) < 0.5, 1.0, -1.0)
+    rows = np.column_stack([day, np.sign(target - 0.02 * day)])
+
+    def make(name):
+        return HCMRegressor({"trees": DecisionTreeRegressor(), "line": LinearRegression()}[name], frames="target")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "CANDIDATES", dict.fromkeys(["trees", "line"]))
+        chosen, figures = choice.choose_backbone(rows, target, make, has_classes=False, is_ordered=True)
+    assert chosen == "line"
+    assert figures[0]["first look"] > 10 * figures[1]["first look"]
+
+
+def test_folds_by_time_train_on_the_past_and_the_latest_comes_first():
+    for n_rows, n_folds in ((60, 2), (2_000, 2), (3_600, 1), (20_000, 1)):
+        folds = choice._split_by_time(np.arange(float(n_rows)), False)
+        assert len(folds) == n_folds
+        assert folds[0][2][-1] == n_rows - 1
+        for train, held, test in folds:
+            assert train[-1] + 1 == held[0]
+            assert held[-1] + 1 == test[0]
+            assert len(train) > 2.5 * len(held)
+    assert folds[0][0][0] == 12_000  # the latest 8,000
+    labels = np.where(np.arange(600) < 450, np.arange(600) % 2, 2)
+    (train, held, test), earlier = choice._split_by_time(labels, True)
+    assert set(labels[train]) == set(labels[held]) == {0, 1}
+    assert len(test) == 0  # all of a class that the training rows do not have
+    assert len(earlier[2]) == 50
+
+
 def test_frames_and_a_limit_on_novelty_can_be_chosen(houses):
     frame = houses(150, 0)
     found = fit_table(frame, ["price"], backbone="extra-trees", novelty=Novelty(max=0.3))
@@ -488,6 +548,21 @@ def test_groups_are_covered_and_measured(groups):
         for name, each in fit.figures["groups"].items():
             low, high = find_coverage_range(each["rows"], known.n_rows[known.names.index(name)], 0.9, level=0.001)
             assert low <= each["coverage"] <= high
+
+
+def test_small_groups_are_named():
+    table = streets().reset_index(drop=True)
+    together = table.assign(street=table["street"].where(table.index % 3 > 0, [f"lane {i % 4}" for i in table.index]))
+    notes = fit_table(together, ["price"], backbone="kernel", groups="street", ignore=["day"]).notes
+    assert any(
+        note.startswith("groups of fewer than 50 calibration rows are calibrated together, and not each by itself: ")
+        and note.endswith(": lane 0, lane 1, lane 2, lane 3")
+        for note in notes
+    )
+    few = table.assign(street=table["street"].where(table.index % 30 > 0, [f"lane {i % 20}" for i in table.index]))
+    notes = fit_table(few, ["price"], backbone="kernel", groups="street", ignore=["day"]).notes
+    assert any("are calibrated by all rows, so that nothing is promised for each of them: lane 0," in n for n in notes)
+    assert not any("groups of fewer" in note for note in fit_table(table, ["price"], backbone="kernel").notes)
 
 
 def test_classes_are_covered_one_by_one():

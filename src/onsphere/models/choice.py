@@ -177,6 +177,7 @@ def choose_backbone(
     *,
     has_classes: bool,
     coverage: float = 0.9,
+    is_ordered: bool = False,
     random_state: int = 0,
     n_jobs: int | None = None,
     on_progress: Callable[[str], None] = lambda step: None,
@@ -195,6 +196,9 @@ def choose_backbone(
         Makes the model over the candidate of that name, not yet fitted; its `estimator` is the backbone.
     has_classes : bool
     coverage : float in (0, 1), default 0.9
+    is_ordered : bool, default False
+        Whether rows are in the order of time. Candidates are then compared on rows later than those they learn from: a
+        random fold would favour those that only know what lies between rows.
     random_state : int
         Draws the folds.
     n_jobs : int, optional
@@ -204,7 +208,7 @@ def choose_backbone(
     """
     target = np.asarray(y) if has_classes else np.asarray(y, dtype=np.float64)
     task = Task(make_indexable(X), target, has_classes, coverage, make_model)
-    folds = _split_folds(target, has_classes, random_state)
+    folds = _split_by_time(target, has_classes) if is_ordered else _split_folds(target, has_classes, random_state)
     table = {name: dict[str, Any](backbone=name) for name in CANDIDATES}
 
     def measure(names: list[str], step: str, job: Callable[..., dict[str, float]], *given: Any) -> None:
@@ -304,9 +308,25 @@ def _split_folds(target: NDArray[Any], has_classes: bool, random_state: int) -> 
     return folds[: math.ceil(_N_TESTED / len(folds[0][2]))]
 
 
+def _split_by_time(target: NDArray[Any], has_classes: bool) -> list[tuple[Any, Any, Any]]:
+    """Return rows to train, calibrate and test on, each part later than the one before; the latest fold comes first.
+
+    A sixth is tested, after all rows before it. Rows of a class that is new in a fold are left out of it.
+    """
+    ends = np.linspace(0, min(len(target), _N_COMPARED), 7).astype(int) + max(len(target) - _N_COMPARED, 0)
+    folds: list[tuple[Any, Any, Any]] = []
+    for start, stop in ((ends[5], ends[6]), (ends[4], ends[5])):
+        train, held = np.split(np.arange(ends[0], start), [start - (start - ends[0]) // _N_PARTS - ends[0]])
+        parts = [held, np.arange(start, stop)]
+        if has_classes:
+            parts = [rows[np.isin(target[rows], target[train])] for rows in parts]
+        folds.append((train, *parts))
+    return folds[: math.ceil(_N_TESTED / (ends[6] - ends[5]))]
+
+
 def _screen(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str, float]:
     """Return the error of the plain backbone on rows left out."""
-    kept, test = np.concatenate(fold[:2])[:_N_SCREENED], fold[2]
+    kept, test = np.concatenate(fold[:2])[-_N_SCREENED:], fold[2]
     labels = np.unique(task.target[kept]) if task.has_classes else None
     wanted = task.target if labels is None else (task.target[:, None] == labels).astype(np.float64)
     model = task.make_model(name)

@@ -59,6 +59,7 @@ def choose_table_backbone(
     classes: bool,
     frames: str | Collection[str] = "all",
     coverage: float,
+    is_ordered: bool = False,
     random_state: int,
     on_progress: Callable[[str], None],
 ) -> tuple[str, list[dict[str, Any]]]:
@@ -69,7 +70,8 @@ def choose_table_backbone(
         size: Any = {"n_rows": len(y), "n_columns": n_columns}
         return make_table_model(name, columns, classes=classes, frames=frames, random_state=random_state, **size)
 
-    options: Any = {"coverage": coverage, "random_state": random_state, "on_progress": on_progress}
+    options: Any = {"coverage": coverage, "is_ordered": is_ordered, "random_state": random_state}
+    options["on_progress"] = on_progress
     return choose_backbone(X, y, make, has_classes=classes, **options)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from onsphere._internal.validation import check_option
 from onsphere.calibration import rows_needed
+from onsphere.calibration.groups import MIN_ROWS, Groups
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
@@ -32,6 +33,7 @@ CALIBRATIONS = ("auto", "split", "cv")
 
 _ENOUGH_TO_SPLIT = 100  # calibration rows
 _N_CALIBRATION, _SHARES = 1_000, (0.05, 0.25)  # rows that are enough to calibrate on, and the share that they may be
+_MOST_NAMED = 10  # groups in a note
 _N_KEPT, _N_KEPT_IN_ALL = 101, 100_000  # numbers of each column and of all columns, for the reference
 
 
@@ -134,7 +136,7 @@ def fit_table(
         "auto" takes text and booleans for classes, and whole numbers with few different values.
     backbone : {"auto", "kernel", "hist-gradient-boosting", "extra-trees", "mlp"}
         "auto" takes the one with the best Winkler score (for classes, Brier score) on rows left out, or extra-trees
-        where there are too few rows for that.
+        where there are too few rows for that. With a `time`, the rows left out are later than those learned from.
     frames : "all", "target", or a tuple of "target", "error" (numbers only) and "input", default "all"
         What the uncertainty is made of; see `HCMRegressor`.
     coverage : float in (0, 1), default 0.9
@@ -220,7 +222,8 @@ def fit_table(
         notes.append(f"for {len(y_rest):,} rows the backbone is {fast}; others take long, or much memory")
     elif backbone == "auto":
         options: Any = {"classes": classes, "frames": frames, "coverage": coverage, "random_state": random_state}
-        backbone, candidates = choose_table_backbone(X_rest, y_rest, columns, on_progress=on_progress, **options)
+        options |= {"is_ordered": clock is not None, "on_progress": on_progress}
+        backbone, candidates = choose_table_backbone(*split.sort(X_rest, y_rest), columns, **options)
     is_ordinary = groups is None and time is None
     is_split = _choose_split(calibration, len(y_rest), coverage, is_ordinary=is_ordinary)
     options = {"classes": classes, "frames": frames, "random_state": random_state, **size}
@@ -256,6 +259,7 @@ def fit_table(
         notes.append(
             "the model was fitted again on all rows; its figures are those of one that had not seen the test rows"
         )
+    notes += _note_small_groups(model.calibration_.groups)
     if isinstance(model, HCMRegressor) and model.domain_ is not None:
         notes.append(model.domain_.reason)
     if not is_split:
@@ -306,6 +310,21 @@ def _choose_split(calibration: str, n_rows: int, coverage: float, *, is_ordinary
             f"by time. Got {n_rows}. Add rows, or leave groups, time and calibration out."
         )
     return True
+
+
+def _note_small_groups(groups: Groups | None) -> list[str]:
+    """Return notes on the groups that have too few calibration rows to be calibrated by themselves."""
+    fates = {
+        "small groups together": "are calibrated together, and not each by itself",
+        "all rows": "are calibrated by all rows, so that nothing is promised for each of them",
+    }
+    notes: list[str] = []
+    for how, fate in fates.items():
+        names = [each["group"] for each in (groups.describe() if groups else []) if each["calibrated by"] == how]
+        if names:
+            shown = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+            notes.append(f"groups of fewer than {MIN_ROWS} calibration rows {fate}: {shown}")
+    return notes
 
 
 def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> None:

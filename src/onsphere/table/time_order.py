@@ -28,15 +28,21 @@ class RowSplit:
         """Return the time of the latest of these rows; None without a time."""
         return None if self._moments is None else float(self._moments.loc[X.index].max())
 
+    def sort(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Return rows in the order of time; without a time as they are."""
+        if self._moments is None:
+            return X, y
+        order = np.argsort(self._moments.loc[X.index], kind="stable")
+        return X.iloc[order], y[order]
+
     def take_last(self, X: Any, y: Any, share: float) -> Any:
         """Return the earlier rows and the latest ones of this share, of X and of y; without a time, drawn ones."""
         if self._moments is None:
             stratify = y if self._classes else None
             return train_test_split(X, y, test_size=share, random_state=self._random_state, stratify=stratify)
-        order = np.argsort(self._moments.loc[X.index], kind="stable")
-        n_kept = len(order) - math.ceil(share * len(order))
-        earlier, latest = order[:n_kept], order[n_kept:]
-        return X.iloc[earlier], X.iloc[latest], y[earlier], y[latest]
+        rows, target = self.sort(X, y)
+        n_kept = len(target) - math.ceil(share * len(target))
+        return rows.iloc[:n_kept], rows.iloc[n_kept:], target[:n_kept], target[n_kept:]
 
 
 def find_clock(frame: Any, time: str) -> Column:
