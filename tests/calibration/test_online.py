@@ -25,6 +25,22 @@ from onsphere.calibration.online import (
 STEPS = 0.001 * 2.0 ** np.arange(8)
 
 
+def follow(state, p_values, n_at_once=1, **options):
+    """Return a tracker after labels that come in a few at a time, and whether each was covered."""
+    covered = []
+    for start in range(0, len(p_values), n_at_once):
+        state, inside = state.take_in(p_values[start : start + n_at_once], **options)
+        covered += inside.tolist()
+    return state, np.array(covered)
+
+
+def take_in_batches(online, p_values, n_at_once, parts=None):
+    for start in range(0, len(p_values), n_at_once):
+        rows = slice(start, start + n_at_once)
+        online = online.take_in(p_values[rows], parts=0 if parts is None else parts[rows])
+    return online
+
+
 @given(
     hnp.arrays(np.float64, st.integers(9, 60), elements=st.floats(0.1, 10), unique=True),
     st.sampled_from([0.0, 5.0, 20.0]),
@@ -60,11 +76,68 @@ def test_p_values_count_weights_and_survive_scores_without_a_scale():
 )
 def test_the_share_of_misses_stays_in_its_bound_for_any_labels(p_values, coverage, step, data):
     """The bound of the docstring, with B/STRETCH = .5, for any stretch of labels."""
-    covered = np.array(LevelTracker(coverage, step).take_in(p_values)[1])
+    covered = follow(LevelTracker(coverage, step), p_values)[1]
     start = data.draw(st.integers(0, len(covered) - 1))
     part = covered[start:]
     bound = (1 + step + 0.5) / (step * len(part))
     assert abs(np.mean(~part) - (1 - coverage)) <= bound + 1e-9
+
+
+@given(
+    hnp.arrays(np.float64, st.tuples(st.integers(1, 60), st.integers(2, 80)), elements=st.floats(-0.5, 1.0)),
+    st.sampled_from([0.5, 0.9]),
+    st.sampled_from([0.005, 0.02, 0.5]),
+)
+def test_the_bound_holds_for_the_intervals_that_stood_before_each_batch(p_values, coverage, step):
+    n_batches, size = p_values.shape
+    covered = follow(LevelTracker(coverage, step), p_values.ravel(), size)[1]
+    whole = min(step * size, max(step, 0.256))
+    assert abs(np.mean(~covered) - (1 - coverage)) <= (1 + whole + 0.5) / (whole * n_batches) + 1e-9
+
+
+def test_labels_that_come_in_together_are_judged_by_the_interval_before_them():
+    """The level moves by the share that missed, and however many labels there are by no more than .256 of it."""
+    few, inside = LevelTracker(0.9, 0.01).take_in([0.05, 0.02, 0.5])
+    assert inside.tolist() == [False, False, True]
+    assert few.level == pytest.approx(0.1 + 3 * 0.01 * (0.1 - 2 / 3))
+    many, inside = LevelTracker(0.9, 0.01).take_in(np.full(1000, 0.05))
+    assert not inside.any()
+    assert many.level == pytest.approx(0.1 + 0.256 * (0.1 - 1))
+    assert LevelTracker(0.9).take_in(np.full(1000, 0.05))[0].level == pytest.approx(0.1 + 0.256 * (0.1 - 1))
+
+
+@pytest.mark.parametrize("n_at_once", [10, 65, 150])
+def test_coverage_is_kept_where_each_batch_is_worse_than_the_one_before(n_at_once):
+    """Errors grow without an end, as those of a model that never saw the season that begins.
+
+    Compared with rows of the same batch, intervals would look as if they were kept up; those that were given are not.
+    """
+    covered = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        errors = np.abs(rng.normal(size=3000) + np.arange(3000) / 100)
+        known = np.abs(rng.normal(size=500))
+        calibration = Calibration(np.ones(500), known)
+        for start in range(0, 3000, n_at_once):
+            new = errors[start : start + n_at_once]
+            covered += (new <= calibration.find_limit(calibration.scores, 0.9)).tolist()
+            calibration = calibration.take_in(Calibration(np.ones(len(new)), new))
+    assert np.mean(covered) == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_coverage_that_is_asked_for_later_follows_the_same_batches():
+    p_values = np.random.default_rng(0).beta(1, 2, size=(40, 7))
+    early, late = OnlineCoverage(), OnlineCoverage()
+    early.find_level(0.9)
+    for batch in p_values:
+        early, late = early.take_in(batch), late.take_in(batch)
+    assert late.find_level(0.9) == early.find_level(0.9) != pytest.approx(0.1, abs=0.01)
+    np.testing.assert_array_equal(late.find_covered(0.9), early.find_covered(0.9))
+    # A file of an earlier version does not tell batches: its labels count as if they had come one by one.
+    older = replace(late, batches=None, trackers={})
+    alone = follow(LevelTracker(0.9), p_values.ravel())[0]
+    assert older.find_level(0.9) == pytest.approx(alone.level)
+    assert older.take_in(p_values[0]).n_labels == 287
 
 
 def test_the_mixture_follows_the_formulas():
@@ -83,9 +156,9 @@ def test_the_mixture_follows_the_formulas():
         weights = (1 - sigma) * grown + grown.sum() * sigma / k
         weights /= weights.sum()
         levels = levels + STEPS * (alpha - (beta <= levels))
-    moved, ours = LevelTracker(0.9).take_in(p_values)
+    moved, ours = follow(LevelTracker(0.9), p_values)
     np.testing.assert_allclose(moved.level, weights @ levels, rtol=1e-9)
-    assert ours == covered
+    assert ours.tolist() == covered
     # Labels that come one by one lead to the same level.
     state = OnlineCoverage()
     for beta in p_values:
@@ -102,13 +175,13 @@ def test_rolling_coverage_is_kept_under_drift_where_a_fixed_level_loses_it(step)
     calibration = np.abs(rng.normal(size=500))
     size = np.exp(np.log(3) * np.sin(np.linspace(0, 3 * np.pi, 6000)))
     p_values = extend_p_values(calibration, size * np.abs(rng.normal(size=6000)))
-    online = OnlineCoverage(step).take_in(p_values[:4000])
+    online = take_in_batches(OnlineCoverage(step), p_values[:4000], 5)
     assert np.convolve(p_values > 0.1, np.ones(500) / 500, "valid").min() < 0.6
     online.find_level(0.9)
     rolling = np.concatenate(
         [
             online.compute_rolling_coverage(0.9),
-            online.take_in(p_values[4000:]).compute_rolling_coverage(0.9),
+            take_in_batches(online, p_values[4000:], 5).compute_rolling_coverage(0.9),
         ]
     )
     assert rolling.min() > 0.85
@@ -121,10 +194,10 @@ def test_a_level_does_not_rise_where_nothing_can_shrink():
     ceiling = find_ceiling(scores)
     assert ceiling == pytest.approx(21 / 201)
     calm = np.tile([1.0] * 19 + [0.01], 100)
-    free, held = (LevelTracker(0.9).take_in(calm, top)[0] for top in (1.0, ceiling))
+    free, held = (follow(LevelTracker(0.9), calm, ceiling=top)[0] for top in (1.0, ceiling))
     assert held.level <= ceiling < 0.3 < free.level
     rough = np.full(30, 0.05)
-    assert sum(held.take_in(rough)[1]) > sum(free.take_in(rough)[1])
+    assert sum(follow(held, rough)[1]) > sum(follow(free, rough)[1])
     # Scores that differ have no such level.
     assert find_ceiling(np.arange(99.0)) == pytest.approx(0.99)
 
@@ -133,11 +206,11 @@ def test_each_part_has_a_level_of_its_own():
     rng = np.random.default_rng(0)
     parts = rng.integers(2, size=1000)
     p_values = np.where(parts == 1, 0.2, 1.0) * rng.uniform(size=1000)
-    online = OnlineCoverage().take_in(p_values[:600], parts=parts[:600])
+    online = take_in_batches(OnlineCoverage(), p_values[:600], 1, parts[:600])
     online.find_level(0.9)
-    online = online.take_in(p_values[600:], parts=parts[600:])
+    online = take_in_batches(online, p_values[600:], 1, parts[600:])
     for part in (0, 1):
-        alone = OnlineCoverage().take_in(p_values[parts == part])
+        alone = take_in_batches(OnlineCoverage(), p_values[parts == part], 1)
         assert online.find_level(0.9, part=part) == pytest.approx(alone.find_level(0.9))
         np.testing.assert_array_equal(online.find_covered(0.9)[parts == part], alone.find_covered(0.9))
     assert online.find_level(0.9, part=1) < 0.05 < online.find_level(0.9, part=0)

@@ -38,8 +38,6 @@ __all__ = [
 
 NORMALIZATIONS = ("quantile", "min-max", "none", "shift")
 
-_N_AT_ONCE = 20  # labels that are compared with the same calibration rows when many come in at once
-
 # The shares of a Gaussian within one, two and three standard deviations.
 _GAUSSIAN_SHARES = (0.68, 0.95, 0.997)
 
@@ -201,7 +199,7 @@ class Calibration:
     def take_in(self, new: Self, *, time: Any = None) -> Self:
         """Return the calibration after more rows came in, each in the place of the oldest one of its part.
 
-        Rows are compared with the intervals or sets that stand before them, and levels follow; see `OnlineCoverage`.
+        All of them are compared with the intervals or sets that stand before, and levels follow; see `OnlineCoverage`.
 
         Parameters
         ----------
@@ -214,11 +212,10 @@ class Calibration:
         current = replace(self, online=online)
         weights = None if self.weights is None else np.full(len(new), self.weights.max())
         new = replace(new, weights=weights, groups=self.groups)
-        for start in range(0, len(new), _N_AT_ONCE):
-            rows = new.take(slice(start, start + _N_AT_ONCE))
-            online = online.take_in(parts=0 if rows.parts is None else rows.parts, **current._compare(rows))
-            current = replace(current._replace_oldest(rows), online=online)
-        return current
+        if len(new) == 0:
+            return current
+        online = online.take_in(parts=0 if new.parts is None else new.parts, **current._compare(new))
+        return replace(current._replace_oldest(new), online=online)
 
     def _compare(self, new: Any) -> dict[str, Floats]:
         """Return the p-values and ceilings of new rows, both (m, K)."""
