@@ -1,5 +1,8 @@
 """The input frame: what is ordinary, what is novel, and inputs of every awkward kind."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -264,3 +267,12 @@ def test_missing_values_of_pandas_are_missing_cells():
     nullable.iloc[3, 2] = pd.NA
     model = HCMRegressor(small_forest()).fit(nullable, y)
     assert model.predict_novelty(nullable).shape == (442,)
+
+
+def test_a_frame_is_copied_without_what_its_landmarks_give_again():
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    frame, _ = fit_input_frame(rows)
+    assert "whitener" not in frame.__getstate__()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(frame)).whitener, frame.whitener)
+    other = replace(frame, whitener=2 * frame.whitener)  # of another kind, or of an earlier version
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(other)).whitener, other.whitener)

@@ -715,3 +715,8 @@ def test_forests_of_tables_have_fewer_trees_and_larger_leaves_with_many_rows():
         (100, 8),
         (100, 72),
     ]
+
+
+def test_forests_of_few_rows_have_half_as_many_trees():
+    sizes = [choice.make_candidate("extra-trees", n_rows=n)[-1].n_estimators for n in (0, 400, 1_000)]
+    assert sizes == [200, 100, 200]

@@ -6,6 +6,7 @@ No label is needed, and the backbone is not asked: the frame says how unlike all
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -77,6 +78,18 @@ class InputFrame:
     bandwidth: float
     ordinary: float
     onset: float
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the whitener, the largest part of a small model's file, if the landmarks give it again."""
+        state = dict(vars(self))
+        if np.array_equal(self.whitener, kernel.whiten(self.landmarks, self.bandwidth, ridge=RIDGE)):
+            del state["whitener"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "whitener" not in state:
+            state = {**state, "whitener": kernel.whiten(state["landmarks"], state["bandwidth"], ridge=RIDGE)}
+        vars(self).update(state)
 
     def place(self, rows: Array) -> Array:
         """Return the rows in the units of the frame, (n, q)."""
