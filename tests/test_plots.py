@@ -197,6 +197,14 @@ def test_risk_coverage_draws_curve_and_oracle(ax):
     assert oracle.get_linestyle() == "--"
 
 
+def test_large_risks_have_no_exponent_and_no_risk_is_below_zero(ax):
+    plots.risk_coverage(np.full(4, 123_456.0), UNCERTAINTY[:4], ax=ax)
+    assert line(ax, "AURC 123,456")
+    ax.clear()
+    plots.risk_coverage(np.zeros(4), UNCERTAINTY[:4], ax=ax)
+    assert ax.get_ylim() == (0, 1)
+
+
 def test_other_errors_have_another_oracle(ax):
     for error in (ERROR, ERROR, 2.0 * ERROR):
         plots.risk_coverage(error, UNCERTAINTY, ax=ax)

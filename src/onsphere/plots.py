@@ -224,7 +224,9 @@ def risk_coverage(
     if not any(line.get_label() == "oracle" and np.array_equal(line.get_ydata(), risk) for line in ax.lines):
         ax.plot(coverage, risk, label="oracle", **REFERENCE)
     coverage, risk = metrics.risk_coverage_curve(error, uncertainty)
-    ax.plot(coverage, risk, linewidth=2, label=_join_label(label, f"AURC {metrics.aurc(error, uncertainty):.3g}"))
+    ax.plot(
+        coverage, risk, linewidth=2, label=_join_label(label, f"AURC {_format_size(metrics.aurc(error, uncertainty))}")
+    )
     ax.update_datalim([(0, 0)])
     return _finish(ax, "Coverage: share of rows accepted", "Risk: mean error of the accepted", top=risk.max())
 
@@ -300,7 +302,7 @@ def intervals(
     rank, low, high = np.arange(1, len(rows) + 1), lower[rows], upper[rows]
     thick = float(np.clip(250 / len(rows), 1.5, 8.0))
     ax.vlines(
-        rank, low, high, color=GREY, alpha=0.35, linewidth=thick, label=f"interval, mean width {_format_width(width)}"
+        rank, low, high, color=GREY, alpha=0.35, linewidth=thick, label=f"interval, mean width {_format_size(width)}"
     )
     ax.plot(rank, value[rows], color=ORANGE, linewidth=1.5, label="prediction")
     for each in true:
@@ -490,9 +492,9 @@ def _describe_choice(n_drawn: int, n_rows: int) -> str:
     return "" if n_drawn == n_rows else f"{n_drawn:,} of {n_rows:,} rows drawn"
 
 
-def _format_width(width: float) -> str:
+def _format_size(size: float) -> str:
     """Return three digits, or all that come before the point."""
-    return f"{width:,.0f}" if 1000 <= width < 1e9 else f"{width:.3g}"
+    return f"{size:,.0f}" if 1000 <= size < 1e9 else f"{size:.3g}"
 
 
 def _join_label(label: str | None, text: str) -> str:
@@ -526,6 +528,8 @@ def _finish(ax: Axes, x: str, y: str, *, title: str = "", top: float | None = No
     if top is not None:
         ax.update_datalim([(ax.dataLim.x0, top + 0.3 * (top - ax.dataLim.y0))])
     ax.autoscale_view()
+    if top == 0:  # no errors at all: matplotlib would go below 0 as well
+        ax.set_ylim(0, 1)
     handles, labels = ax.get_legend_handles_labels()
     legend = ax.legend(handles, labels, title=title, loc=corner, ncols=1 + (len(labels) > 3), **LEGEND)
     for handle in filter(None, legend.legend_handles):

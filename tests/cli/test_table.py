@@ -236,6 +236,15 @@ def test_report_and_evaluate_say_what_they_left_out(folder, houses):
     assert "</html>" in (folder / "r.html").read_text()
 
 
+def test_too_little_coverage_is_told_with_what_to_do(folder, houses):
+    words = "The intervals hold fewer of these rows than chance allows: the rows are not like those"
+    assert words not in run("evaluate", "model.onsphere", "fresh.csv").stdout
+    houses(60, 4).assign(price=lambda rows: 3 * rows["price"]).to_csv("dear.csv", index=False)
+    result = run("evaluate", "model.onsphere", "dear.csv")
+    assert words in result.stdout
+    assert "with onsphere update.\n" in result.stdout
+
+
 def test_rows_that_were_trained_on_are_named_first_and_promise_nothing(tmp_path, monkeypatch, houses):
     monkeypatch.chdir(tmp_path)
     frame = houses(620, 0).assign(

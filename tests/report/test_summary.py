@@ -111,6 +111,9 @@ def test_rows_that_allow_no_verdict_get_none(rows):
     assert "accepts none of these rows" in summarize(none)["headline"]
     assert "the same uncertainty" in summarize(rows(np.arange(50), np.ones(50)))["verdicts"][2].text
     assert list_kinds(rows(np.arange(50), np.arange(50)))[3] == "know"
+    accepted = np.arange(50) < 40
+    right = rows(np.zeros(50), np.arange(50.0), accepted=accepted)
+    assert list_kinds(right)[3] == "know", "rejected rows cannot be worse if none is wrong"
     perfect = rows(np.zeros(50), np.arange(50.0))
     assert list_kinds(perfect)[0] == "poor", "a constant target needs no model"
 

@@ -310,6 +310,12 @@ def print_figures(figures: dict[str, Any], *, classes: bool) -> None:
             *[(f"… as {name}", f"{count:,}") for name, count in figures.get("rejected_as", {}).items()],
         ]
     print_table([{"measured": name, "figure": figure} for name, figure in rows], ["measured", "figure"])
+    if is_fresh and figures["coverage"] < low:
+        print(
+            f"The {'sets' if classes else 'intervals'} hold fewer of these rows than chance allows: the rows are not "
+            "like those that the model was calibrated on. Fit it again with such rows among them, or take in their "
+            "labels as they become known, with onsphere update."
+        )
 
 
 def print_files(**paths: Path | None) -> None:

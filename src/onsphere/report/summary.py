@@ -236,7 +236,7 @@ def _judge_threshold(rows: MeasuredRows) -> Verdict:
     if accepted is None:
         text = "No threshold is set, so it accepts every row; set_threshold changes that."
         return Verdict("know", "It rejects nothing", text)
-    if accepted.all() or not accepted.any():
+    if accepted.all() or not accepted.any() or np.ptp(rows.error) == 0:
         return Verdict("know", "Its threshold cannot be judged here", text)
     kept, lost = float(np.mean(rows.error[accepted])), float(np.mean(rows.error[~accepted]))
     if lost > 1.2 * kept:
