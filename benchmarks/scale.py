@@ -1,7 +1,10 @@
 """What folders of files cost: on all cores, on Ray, with a node or the driver killed, and in memory.
 
-python benchmarks/scale.py                     (20 million rows; about ten minutes on two idle cores)
+python benchmarks/scale.py                     (20 million rows; about 20 minutes on two idle cores)
+python benchmarks/scale.py --until memory      (not further than this part)
 python benchmarks/scale.py --rows 400000 --memory 100000,400000       (a trial)
+
+Finished parts are kept in a folder of temporary files, by the code that they measure: a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -10,14 +13,17 @@ import argparse
 import hashlib
 import json
 import os
-import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,8 +31,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _record import record
 from sklearn.base import clone
+from threadpoolctl import threadpool_limits
 
 import onsphere
+from onsphere.decision import AcceptShare
 from onsphere.export import export_onnx
 from onsphere.scale import Assessor, assess_dataset
 from onsphere.table import BACKBONES, fit_table
@@ -36,11 +44,13 @@ N_FILES = 40
 os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": ":".join(sys.path)}
 
 ABOUT = """A data set of four numbers and a key per row in 40 Parquet files. The model is a small one, so that reading
-and writing count: boosting of 10 rounds, target frame alone; models by backbone have all frames. *local*
-is the pool of processes on all cores, *ray* the same files on a Ray cluster of one node on this machine. *node killed*:
+and writing count: boosting of 10 rounds of 8 leaves, target frame alone. *local* is the pool of processes on all cores,
+*ray* the same files on a Ray cluster of one node on this machine, whose start is a part of the time. *node killed*:
 three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says
-whether all files of answers equal those of the local run, byte by byte. *overhead* is the time of one process over that
-of a bare loop: pyarrow reads, the model's own `assess` or the backbone's `predict` answers, pyarrow writes the same."""
+whether all files of answers equal those of the local run, byte by byte, and *answers* counts their rows. *overhead* is
+the time of one process over that of a bare loop, in which pyarrow reads, the model's own `assess` or the backbone's
+`predict` answers, and pyarrow writes the same tables: for the small model, and for boosting as `onsphere fit` chooses
+it, target frame alone. Models by backbone have all frames; their speeds are of one core. Peaks are of one process."""
 
 
 def make_rows(n_rows: int, seed: int) -> pa.Table:
@@ -55,16 +65,19 @@ def make_training_rows(n_rows: int = 4_000) -> pd.DataFrame:
     return frame.assign(y=frame["a"] + frame["b"] ** 2 + noise)
 
 
-def make_small_model(folder: Path) -> Path:
+def fit_boosting(path: Path, **parameters) -> Path:
+    """Fit boosting on the target frame alone, as `onsphere fit` does, or with other parameters."""
     frame = make_training_rows()
-    found = fit_table(frame, ["y"], backbone="hist-gradient-boosting", keys=["id"])
-    rounds = {"estimator__boosting__max_iter": 10, "estimator__boosting__max_leaf_nodes": 8}
-    model = clone(found.model).set_params(frames="target", calibration=0.25, **rounds).fit(frame[NAMES], frame["y"])
-    return model.save(folder / "small.onsphere", summary=found.summary())
+    found = fit_table(frame, ["y"], backbone="hist-gradient-boosting", keys=["id"], frames="target")
+    model = found.model
+    if parameters:
+        model = clone(model).set_params(calibration=0.25, **parameters).fit(frame[NAMES], frame["y"])
+        model.set_threshold(AcceptShare(0.95))
+    return model.save(path, summary=found.summary())
 
 
 def write_rows(folder: Path, n_rows: int) -> Path:
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for number in range(N_FILES):
         pq.write_table(make_rows(n_rows // N_FILES, number), folder / f"{number:03d}.parquet", compression="none")
     return folder
@@ -79,8 +92,13 @@ def link_rows(source: Path, folder: Path, n_rows: int, n_per_file: int) -> Path:
     return folder
 
 
-def hash_answers(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.parquet"))}
+def sum_up(out: Path) -> dict:
+    """Return how many rows the answers have, and a hash of the name and the content of every file of them."""
+    n_rows, digest = 0, hashlib.sha256()
+    for path in sorted(out.glob("*.parquet")):
+        n_rows += pq.read_metadata(path).num_rows
+        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return {"answers": n_rows, "digest": digest.hexdigest()}
 
 
 def time_run(*arguments, **options) -> float:
@@ -90,13 +108,7 @@ def time_run(*arguments, **options) -> float:
 
 
 def run_on_one_node(model: Path, source: Path, out: Path) -> float:
-    import ray
-
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
-    try:
-        return time_run(model, source, out, engine="ray")
-    finally:
-        ray.shutdown()
+    return time_run(model, source, out, engine="ray")
 
 
 def start_cluster():
@@ -138,8 +150,7 @@ def run_and_kill_the_driver(model: Path, source: Path, out: Path) -> float:
     cluster, _ = start_cluster()
     try:
         began = time.perf_counter()
-        parts = ["--part", "ray", "--arguments", str(model), str(source), str(out), cluster.address]
-        driver = subprocess.Popen([sys.executable, __file__, *parts])
+        driver = start_part("ray", model, source, out, cluster.address)
         while len(list(out.glob("_onsphere/files/*.json"))) < N_FILES // 2:
             if driver.poll() is not None:
                 raise RuntimeError("the driver ended before it was killed")
@@ -152,18 +163,35 @@ def run_and_kill_the_driver(model: Path, source: Path, out: Path) -> float:
         stop_cluster(cluster)
 
 
+def start_part(*arguments: object) -> subprocess.Popen[str]:
+    """Run this file in a process of its own, with options that choose what it does."""
+    return subprocess.Popen(
+        [sys.executable, __file__, "--part", *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def run_part(name: str, model: str, source: str, out: str, address: str | None = None) -> None:
+    if name == "ray":
+        assess_dataset(model, source, out, engine="ray", address=address)
+    else:
+        assess_dataset(model, source, out, n_workers=1)
+        # Not ru_maxrss, which begins with what the parent had.
+        [peak] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+        print(int(peak.split()[1]) / 1024)
+
+
 def measure_memory(model: Path, source: Path, out: Path) -> float:
     """Return the peak of one process in MB."""
-    command = [sys.executable, __file__, "--part", "memory", "--arguments", str(model), str(source), str(out)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    process = start_part("memory", model, source, out)
+    said = process.communicate()[0]
+    if process.returncode:
+        raise RuntimeError("the run ended with an error")
+    return float(said)
 
 
-def run_part(part: str, arguments: list[str]) -> None:
-    if part == "ray":
-        assess_dataset(*arguments[:3], engine="ray", address=arguments[3])
-    else:
-        assess_dataset(*arguments, n_workers=1)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+def measure_processes(model: Path, source: Path, folder: Path) -> dict[str, float]:
+    """Return the seconds that one process and two take."""
+    return {str(n): time_run(model, source, folder / f"with-{n}", n_workers=n) for n in (1, 2)}
 
 
 def measure_overhead(model: Path, source: Path, folder: Path, repeats: int = 3) -> list[dict]:
@@ -172,27 +200,31 @@ def measure_overhead(model: Path, source: Path, folder: Path, repeats: int = 3) 
     files = sorted(source.iterdir())
     out = folder / "overhead"
     assess_dataset(model, source, out, n_workers=1)
-    answers = [pq.read_table(path) for path in sorted(out.glob("*.parquet"))]
+    outputs = sorted(out.glob("*.parquet"))
+    pa.set_cpu_count(1)
 
     def loop(predict) -> float:
-        began = time.perf_counter()
-        for path, table in zip(files, answers, strict=True):
+        seconds = 0.0
+        for path, output in zip(files, outputs, strict=True):
+            table, start = pq.read_table(output), 0
+            began = time.perf_counter()
             with pq.ParquetWriter(folder / "bare.parquet", table.schema) as writer:
-                start = 0
                 for batch in pq.ParquetFile(path).iter_batches(65_536, columns=["id", *NAMES]):
                     predict(batch.to_pandas()[NAMES].astype(np.float64))
                     writer.write_table(table.slice(start, batch.num_rows))
                     start += batch.num_rows
-        return time.perf_counter() - began
+            seconds += time.perf_counter() - began
+        return seconds
 
     kinds = {"assess of the model": loaded.assess, "predict of the backbone": loaded.estimator_.predict}
     ours, bare = [], {name: [] for name in kinds}
     for turn in range(repeats):
         ours.append(time_run(model, source, folder / f"overhead-{turn}", n_workers=1))
         for name, predict in kinds.items():
-            bare[name].append(loop(predict))
+            with threadpool_limits(1):
+                bare[name].append(loop(predict))
     return [
-        {"beside": name, "seconds": min(ours), "bare": min(times), "ratio": min(ours) / min(times)}
+        {"model": model.stem, "beside": name, "seconds": min(ours), "bare": min(times), "ratio": min(ours) / min(times)}
         for name, times in bare.items()
     ]
 
@@ -214,50 +246,95 @@ def measure_backbones(folder: Path, n_rows: int) -> list[dict]:
     return rows
 
 
+def list_parts(folder: Path, n_rows: int, memory: list[int]) -> dict[str, Callable[[Path], object]]:
+    """Return what is measured, in order; each gets a folder of its own, which is removed afterwards."""
+    small, usual, source = folder / "small.onsphere", folder / "usual.onsphere", folder / "in"
+    ways = {
+        "local": time_run,
+        "ray": run_on_one_node,
+        "node killed": run_and_kill_a_node,
+        "driver killed": run_and_kill_the_driver,
+    }
+
+    def run(way: Callable[..., float], place: Path) -> dict:
+        seconds = way(small, source, place / "out")
+        return {"rows": n_rows, "seconds": seconds, **sum_up(place / "out")}
+
+    def link(place: Path, n_linked: int) -> Path:
+        return link_rows(source, place / "in", n_linked, n_rows // N_FILES)
+
+    return {
+        **{name: partial(run, way) for name, way in ways.items()},
+        "processes": lambda place: measure_processes(small, source, place),
+        "overhead small": lambda place: measure_overhead(small, link(place, n_rows // 4), place),
+        "overhead usual": lambda place: measure_overhead(usual, link(place, n_rows // 10), place),
+        "backbones": lambda place: measure_backbones(place, min(n_rows, 131_072)),
+        **{
+            f"memory {n_read}": lambda place, n_read=n_read: measure_memory(small, link(place, n_read), place / "out")
+            for n_read in memory
+        },
+    }
+
+
+def measure_parts(n_rows: int, memory: list[int], until: str | None) -> dict[str, Any] | None:
+    """Measure every part, or read it if the same code measured it before; None if some are left."""
+    package = Path(onsphere.__file__).parent
+    code = b"".join(path.read_bytes() for path in [*sorted(package.rglob("*.py")), Path(__file__)])
+    folder = Path(tempfile.gettempdir()) / f"onsphere-scale-{n_rows}-{hashlib.sha256(code).hexdigest()[:12]}"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "usual.onsphere").exists():
+        write_rows(folder / "in", n_rows)
+        rounds = {"estimator__boosting__max_iter": 10, "estimator__boosting__max_leaf_nodes": 8}
+        fit_boosting(folder / "small.onsphere", **rounds)
+        fit_boosting(folder / "usual.onsphere")
+    found = {}
+    for name, measure in list_parts(folder, n_rows, memory).items():
+        kept, place = folder / f"{name}.json", folder / "running"
+        if not kept.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            kept.write_text(json.dumps(measure(place)))
+            shutil.rmtree(place)
+        print(name, kept.read_text(), flush=True)
+        found[name] = json.loads(kept.read_text())
+        if name == until:
+            return None
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--memory", default="1000000,10000000,50000000", help="Rows of the runs that measure memory.")
-    parser.add_argument("--part", choices=["ray", "memory"])
-    parser.add_argument("--arguments", nargs="*", default=[])
+    parser.add_argument("--until", help="The last part to measure.")
+    parser.add_argument("--part", nargs="*", help="What a process of this benchmark does.")
     options = parser.parse_args()
     if options.part:
-        run_part(options.part, options.arguments)
+        run_part(*options.part)
         return
-    n_rows, n_per_file = options.rows, options.rows // N_FILES
-    with tempfile.TemporaryDirectory(prefix="onsphere-scale-") as name:
-        folder = Path(name)
-        model, source = make_small_model(folder), write_rows(folder / "in", n_rows)
-        seconds = {"local": time_run(model, source, folder / "local")}
-        expected = hash_answers(folder / "local")
-        runs = [{"run": "local", "rows": n_rows, "seconds": seconds["local"], "same": True}]
-        ways = {"ray": run_on_one_node, "node killed": run_and_kill_a_node, "driver killed": run_and_kill_the_driver}
-        for way, run in ways.items():
-            out = folder / way.replace(" ", "-")
-            seconds[way] = run(model, source, out)
-            same = hash_answers(out) == expected
-            runs.append({"run": way, "rows": n_rows, "seconds": seconds[way], "same": same})
-            print(json.dumps(runs[-1]), flush=True)
-        quarter = link_rows(source, folder / "quarter", n_rows // 4, n_per_file)
-        alone, pair = (time_run(model, quarter, folder / f"with-{n}", n_workers=n) for n in (1, 2))
-        tenth = link_rows(source, folder / "tenth", n_rows // 10, n_per_file)
-        overhead = measure_overhead(model, tenth, folder)
-        memory = []
-        for number, n_read in enumerate(map(int, options.memory.split(","))):
-            rows = link_rows(source, folder / f"memory-in-{number}", n_read, n_per_file)
-            memory.append({"rows": n_read, "peak MB": measure_memory(model, rows, folder / f"memory-out-{number}")})
-            print(json.dumps(memory[-1]), flush=True)
-        backbones = measure_backbones(folder, min(n_rows, 131_072))
-    peaks = [row["peak MB"] for row in memory]
+    sizes = [int(size) for size in options.memory.split(",")]
+    found = measure_parts(options.rows, sizes, options.until)
+    if found is None:
+        return
+    runs = {name: part for name, part in found.items() if isinstance(part, dict) and "digest" in part}
+    rows = [
+        {
+            "run": name,
+            **{key: part[key] for key in ("rows", "answers", "seconds")},
+            "same": part["digest"] == runs["local"]["digest"],
+        }
+        for name, part in runs.items()
+    ]
+    peaks = [found[f"memory {size}"] for size in sizes]
     record(
         "scale",
         about=ABOUT,
-        rows=runs,
-        backbones=backbones,
-        overhead=overhead,
-        memory=memory,
-        ray_over_local=seconds["ray"] / seconds["local"],
-        two_processes_over_one=alone / pair,
+        rows=rows,
+        backbones=found["backbones"],
+        overhead=[*found["overhead small"], *found["overhead usual"]],
+        memory=[{"rows": size, "peak MB": peak} for size, peak in zip(sizes, peaks, strict=True)],
+        ray_over_local=runs["ray"]["seconds"] / runs["local"]["seconds"],
+        two_processes_over_one=found["processes"]["1"] / found["processes"]["2"],
         largest_over_smallest_peak=max(peaks) / min(peaks),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from onsphere.table.predict import tabulate_assessment
 __all__ = ["Assessor"]
 
 _ROWS_AT_ONCE = 65_536
+_ROWS_WATCHED = 4_096  # of these, evenly spread, since watching a row takes as long as a fast model takes to assess it
 
 
 class Assessor:
@@ -63,6 +65,8 @@ class Assessor:
     """
 
     def __init__(self, path: str | Path, *, coverage: float | None = None, keep: Sequence[str] | None = None) -> None:
+        from threadpoolctl import ThreadpoolController
+
         try:
             import pyarrow  # noqa: F401  # type: ignore[reportUnusedImport]
         except ImportError:
@@ -75,6 +79,7 @@ class Assessor:
         self.keep = None if keep is None else list(keep)
         self._coverage = self._model.coverage if coverage is None else coverage
         self._features = [column.name for column in self.columns if column.is_feature]
+        self._threads = ThreadpoolController()
         self.answer_schema = self._answer(self._make_empty_row()).schema
         clash = sorted(set(self.keep or ()) & set(self.answer_schema.names))
         if clash:
@@ -134,12 +139,11 @@ class Assessor:
 
     def _answer(self, features: Any, monitor: DriftMonitor | None = None) -> Any:
         import pyarrow as pa
-        from threadpoolctl import threadpool_limits
 
-        with threadpool_limits(1), np.errstate(all="ignore"):  # rows far away may overflow
+        with self._threads.limit(limits=1), np.errstate(all="ignore"):  # rows far away may overflow
             result = self._model.assess(features, self._coverage)
         if monitor is not None:
-            monitor.update(result)
+            monitor.update(result[:: math.ceil(len(result) / _ROWS_WATCHED)])
         return pa.table(tabulate_assessment(result, self._model.targets))
 
     def _make_empty_row(self) -> Any:

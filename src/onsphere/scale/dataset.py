@@ -121,7 +121,7 @@ def assess_dataset(
     content = model.read_bytes()
     files = inside.list_files()
     if not files:
-        raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {source}, without any.")
+        raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {inside}, without any.")
     with _lock(outside):
         outside.remove_leftovers()
         digest = hashlib.sha256(content).hexdigest()
@@ -191,7 +191,7 @@ def _lock(out: Folder) -> Generator[None]:
         file = path.open("w")
     except OSError as error:
         raise InvalidInputError(
-            f"Expected a folder to write to. Got {out.place}: {error.strerror}. Choose another folder, or check its "
+            f"Expected a folder to write to. Got {out}: {error.strerror}. Choose another folder, or check its "
             "permissions and the free space on the disk."
         ) from None
     with file:
@@ -199,7 +199,7 @@ def _lock(out: Folder) -> Generator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which ends with the process, however it ends
         except OSError:
             raise InvalidInputError(
-                f"Expected a folder that no other run writes to. Got {out.place}, which another one uses now. Wait for "
+                f"Expected a folder that no other run writes to. Got {out}, which another one uses now. Wait for "
                 "it, or choose another folder."
             ) from None
         yield
@@ -212,7 +212,7 @@ def _check_same_run(out: Folder, options: dict[str, Any]) -> None:
     elif former != options:
         names = " and ".join(name for name in options if former.get(name) != options[name])
         raise InvalidInputError(
-            f"Expected a folder that is empty, or was begun with the same model and options. Got {out.place}, begun "
+            f"Expected a folder that is empty, or was begun with the same model and options. Got {out}, begun "
             f"with another {names}. Choose another folder."
         )
 
@@ -333,7 +333,8 @@ def _write_answers(assessor: Assessor, job: _Job, path: Path, part: Path, monito
             writer.write_table(answers)
             counts["rows"] += answers.num_rows
             if "accepted" in answers.column_names:  # the model has a threshold
-                counts.update(reason or "accepted" for reason in answers["reason"].to_pylist())
+                found = answers["reason"].value_counts().to_pylist()
+                counts.update({each["values"] or "accepted": each["counts"] for each in found})
 
 
 def _cast(cells: Any, wanted: Any, path: str) -> Any:

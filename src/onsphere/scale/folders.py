@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -46,6 +47,10 @@ class Folder:
 
     def __init__(self, place: str | Path) -> None:
         self.place = str(place)
+
+    def __str__(self) -> str:
+        """Return the place without a key, which an address may hold."""
+        return re.sub("//[^/]*@", "//", self.place)
 
     @cached_property
     def _found(self) -> tuple[Any, str]:
@@ -170,6 +175,6 @@ class Folder:
 
     def _make_error(self, error: Exception) -> InvalidInputError:
         return InvalidInputError(
-            f"Expected a folder that can be used: {self.place}. Got: {' '.join(str(error).split())[:300]}. Check the "
+            f"Expected a folder that can be used: {self}. Got: {' '.join(str(error).split())[:300]}. Check the "
             "address and the rights to it."
         )
