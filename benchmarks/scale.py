@@ -1,7 +1,7 @@
 """What folders of files cost: on all cores, on Ray, with a node or the driver killed, and in memory.
 
 python benchmarks/scale.py                     (20 million rows; about 20 minutes on two idle cores)
-python benchmarks/scale.py --until memory      (not further than this part)
+python benchmarks/scale.py --only memory       (the parts whose names begin so; the last one to be measured ends it)
 python benchmarks/scale.py --rows 400000 --memory 100000,400000       (a trial)
 
 Finished parts are kept in a folder of temporary files, by the code that they measure: a run that was stopped goes on.
@@ -276,8 +276,11 @@ def list_parts(folder: Path, n_rows: int, memory: list[int]) -> dict[str, Callab
     }
 
 
-def measure_parts(n_rows: int, memory: list[int], until: str | None) -> dict[str, Any] | None:
-    """Measure every part, or read it if the same code measured it before; None if some are left."""
+def measure_parts(n_rows: int, memory: list[int], only: str) -> dict[str, Any] | None:
+    """Measure every part, or read it if the same code measured it before; None if some are left.
+
+    Memory and equal answers can be measured beside other work; times need a machine that does nothing else.
+    """
     package = Path(onsphere.__file__).parent
     code = b"".join(path.read_bytes() for path in [*sorted(package.rglob("*.py")), Path(__file__)])
     folder = Path(tempfile.gettempdir()) / f"onsphere-scale-{n_rows}-{hashlib.sha256(code).hexdigest()[:12]}"
@@ -289,31 +292,30 @@ def measure_parts(n_rows: int, memory: list[int], until: str | None) -> dict[str
         fit_boosting(folder / "usual.onsphere")
     found = {}
     for name, measure in list_parts(folder, n_rows, memory).items():
-        kept, place = folder / f"{name}.json", folder / "running"
-        if not kept.exists():
+        kept, place = folder / f"{name}.json", folder / f"running {only}"
+        if not kept.exists() and name.startswith(only):
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()
             kept.write_text(json.dumps(measure(place)))
             shutil.rmtree(place)
-        print(name, kept.read_text(), flush=True)
-        found[name] = json.loads(kept.read_text())
-        if name == until:
-            return None
-    return found
+        if kept.exists():
+            print(name, kept.read_text(), flush=True)
+        found[name] = json.loads(kept.read_text()) if kept.exists() else None
+    return None if None in found.values() else found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--memory", default="1000000,10000000,50000000", help="Rows of the runs that measure memory.")
-    parser.add_argument("--until", help="The last part to measure.")
+    parser.add_argument("--only", default="", help="What the names of the parts to measure begin with.")
     parser.add_argument("--part", nargs="*", help="What a process of this benchmark does.")
     options = parser.parse_args()
     if options.part:
         run_part(*options.part)
         return
     sizes = [int(size) for size in options.memory.split(",")]
-    found = measure_parts(options.rows, sizes, options.until)
+    found = measure_parts(options.rows, sizes, options.only)
     if found is None:
         return
     runs = {name: part for name, part in found.items() if isinstance(part, dict) and "digest" in part}

@@ -49,7 +49,9 @@ def cluster():
         patch.setenv("PYTHONPATH", ":".join(sys.path))
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "120")  # a busy machine takes longer than 5 seconds
-        found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        often = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}  # to find soon that a node is lost
+        options = {"num_cpus": 2, "include_dashboard": False, "_system_config": often}
+        found = Cluster(initialize_head=True, head_node_args=options)
         found.add_node(num_cpus=1)
         ray.init(address=found.address, log_to_driver=False)
         yield found

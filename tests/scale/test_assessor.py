@@ -79,6 +79,16 @@ def test_the_monitor_sees_what_one_of_the_model_sees(assessor, table_fit):
     assert monitor.log_capital == pytest.approx(expected.log_capital, rel=1e-4)
 
 
+def test_of_many_rows_the_monitor_sees_some_evenly_spread(assessor, table_fit, monkeypatch):
+    monkeypatch.setattr("onsphere.scale.assessor._ROWS_WATCHED", 100)
+    rows, monitor = make_rows(250, seed=8), assessor.make_monitor()
+    assessor(rows, monitor=monitor)
+    expected = DriftMonitor(table_fit.model)
+    expected.update(table_fit.model.assess(rows.drop_columns(["id"]).to_pandas()[::3]))
+    assert monitor.n_seen == 84
+    assert monitor.log_capital == pytest.approx(expected.log_capital, rel=1e-4)
+
+
 @pytest.mark.parametrize("package", ["pyarrow", "onnxruntime"])
 def test_a_package_that_is_missing_is_named(graph_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)

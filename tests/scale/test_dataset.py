@@ -227,6 +227,14 @@ def test_folders_are_checked(model_path, source, tmp_path):
         assess_dataset(model_path, "ftp://somewhere/in", tmp_path / "out")
 
 
+def test_answers_inside_the_folder_of_the_files_are_no_files_to_assess(model_path, source):
+    for _ in range(2):
+        assert assess_dataset(model_path, source, source / "out", n_workers=1).files == 4
+    with pytest.raises(InvalidInputError, match="Expected another folder for the answers than that of the files"):
+        assess_dataset(model_path, source, source)
+    assert assess_dataset(model_path, source, source.with_name("input"), n_workers=1).files == 4  # not inside "in"
+
+
 def test_a_full_disk_ends_a_run_that_can_go_on(model_path, source, tmp_path):
     """A limit on the size of files, of a process of its own, does what a full disk does."""
     code = (

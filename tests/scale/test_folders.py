@@ -1,4 +1,4 @@
-"""A filesystem that is not this disk: files are copied from it and to it. Real object stores are not tested here."""
+"""A filesystem that is not this disk: files are copied from it and to it."""
 
 import pytest
 from pyarrow import fs

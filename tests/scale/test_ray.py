@@ -13,13 +13,15 @@ from tests.scale.conftest import make_rows, read_bytes
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
+N_ROWS = 8_000  # of each of eight files
+
 
 @pytest.fixture
 def files(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(8):
-        parquet.write_table(make_rows(20_000, seed=number), folder / f"{number}.parquet")
+        parquet.write_table(make_rows(N_ROWS, seed=number), folder / f"{number}.parquet")
     return folder
 
 
@@ -43,8 +45,8 @@ def test_the_callable_serves_ray_data(cluster, model_path, files):
     rows = ray.data.read_parquet(str(files))
     options = {"fn_constructor_args": (str(model_path),), "batch_format": "pyarrow", "concurrency": 1}
     answers = rows.map_batches(Assessor, **options).to_pandas().set_index("id").sort_index()
-    expected = Assessor(model_path)(make_rows(20_000, seed=3)).to_pandas().set_index("id").sort_index()
-    assert len(answers) == 160_000
+    expected = Assessor(model_path)(make_rows(N_ROWS, seed=3)).to_pandas().set_index("id").sort_index()
+    assert len(answers) == 8 * N_ROWS
     assert answers.loc[expected.index, "upper"].to_numpy() == pytest.approx(expected["upper"].to_numpy())
 
 

@@ -44,8 +44,9 @@ class DatasetSummary:
         Why files could not be assessed, by their paths; only with `on_error="skip"`.
     log_e_value : float or None
         The evidence that these rows are not like the calibration rows: the logarithm of the mean, over files, of the
-        capital of a game against that. If nothing has changed, it exceeds log(1/alpha) with a probability of at most
-        alpha, however the files depend on each other. None for a model that was calibrated by cross-validation.
+        capital of a game against that, which sees at most 4,096 evenly spread rows of every 65,536. If nothing has
+        changed, it exceeds log(1/alpha) with a probability of at most alpha, however the files depend on each other.
+        None for a model that was calibrated by cross-validation.
     """
 
     files: int
@@ -119,7 +120,7 @@ def assess_dataset(
     model, inside, outside = Path(model), Folder(source), Folder(out)
     assessor = Assessor(model, coverage=coverage, keep=keep)
     content = model.read_bytes()
-    files = inside.list_files()
+    files = _list_inputs(inside, outside)
     if not files:
         raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {inside}, without any.")
     with _lock(outside):
@@ -177,6 +178,16 @@ class _Totals:
 
 
 # --- before the work ---
+
+
+def _list_inputs(source: Folder, out: Folder) -> list[StoredFile]:
+    """List the files to assess; answers of a former run, in a folder inside that of the files, are none."""
+    place = out.find_path_in(source)
+    if place == "":
+        raise InvalidInputError(
+            f"Expected another folder for the answers than that of the files. Got {out} for both. Choose a new folder."
+        )
+    return [file for file in source.list_files() if place is None or not file.path.startswith(f"{place}/")]
 
 
 @contextmanager

@@ -78,12 +78,13 @@ class Folder:
 
     def list_files(self) -> list[StoredFile]:
         """List the tables in the folder and the folders in it, by name, without those that begin with _ or a dot."""
-        return [
-            file
-            for file in self._list("")
-            if not any(part.startswith(("_", ".")) for part in file.path.split("/"))
-            and any(f".{suffix}" in SUFFIXES for suffix in file.path.lower().rsplit("/", 1)[-1].split(".")[1:])
-        ]
+        return [file for file in self._list("") if _is_table(file.path)]
+
+    def find_path_in(self, other: Folder) -> str | None:
+        """Return the path of this folder inside another one, empty for the same folder; None if it is elsewhere."""
+        (filesystem, root), (other_filesystem, other_root) = self._found, other._found
+        is_inside = filesystem == other_filesystem and f"{root}/".startswith(f"{other_root}/")
+        return root.removeprefix(other_root).strip("/") if is_inside else None
 
     def read_records(self, folder: str) -> list[dict[str, Any]]:
         """Return what the JSON files of a folder inside this one hold."""
@@ -178,3 +179,9 @@ class Folder:
             f"Expected a folder that can be used: {self}. Got: {' '.join(str(error).split())[:300]}. Check the "
             "address and the rights to it."
         )
+
+
+def _is_table(path: str) -> bool:
+    *folders, name = path.lower().split("/")
+    is_hidden = any(part.startswith(("_", ".")) for part in [*folders, name])
+    return not is_hidden and any(f".{suffix}" in SUFFIXES for suffix in name.split(".")[1:])
