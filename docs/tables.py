@@ -74,10 +74,28 @@ def make_scale_table(result: dict[str, Any]) -> str:
         cores = [math.ceil(n_rows / _SECONDS_OF_A_DAY / fastest) for n_rows in (10**9, 10**10, 10**12)]
         body.append([row["backbone"], *(f"{speed:,}" if speed else "" for speed in speeds), *map("{:,}".format, cores)])
     head = ["backbone", "rows/s of .onsphere", "rows/s of .onnx", *(f"cores for {n}" for n in ("10⁹", "10¹⁰", "10¹²"))]
+    runs = {row["run"]: row for row in result["rows"]}
+    killed = [runs["node killed"], runs["driver killed"]]
+    is_same = all(row["same"] and row["answers"] == row["rows"] for row in killed)
+    peaks = [row["peak MB"] for row in result["memory"]]
+    sizes = [row["rows"] // 10**6 for row in result["memory"]]
+    small, usual = (
+        {row["beside"]: row["ratio"] for row in result["overhead"] if row["model"] == model}
+        for model in ("small", "usual")
+    )
+    assess, predict = "assess of the model", "predict of the backbone"
     return (
-        f"{join_rows(head, body)}\n\nFour columns, all frames; see [the benchmark](../benchmarks/scale.md). Ray "
-        f"on one node took {result['ray_over_local']:.2f} times as long as\nthe local pool, and two processes were "
-        f"{result['two_processes_over_one']:.2f} times as fast as one."
+        f"{join_rows(head, body)}\n\nFour columns, all frames; see [the benchmark](../benchmarks/scale.md). With "
+        f"{runs['local']['rows'] // 10**6} million rows of a small model on two cores:\n\n"
+        f"- Two processes were {result['two_processes_over_one']:.2f} times as fast as one. Ray on one node, with its "
+        f"start, took {result['ray_over_local']:.2f} times as long as the local pool.\n"
+        f"- With a node killed half-way, and with the driver killed and the call repeated, the answers were "
+        f"{'the same, byte by byte' if is_same else '**not the same**'}.\n"
+        f"- One process had a peak of {min(peaks):.0f} to {max(peaks):.0f} MB for {sizes[0]} to {sizes[-1]} million "
+        "rows.\n"
+        f"- One process took {small[assess]:.2f} times as long as a bare loop that reads, calls `assess` and writes, "
+        f"and {small[predict]:.2f} times as long as one\n  that calls `predict` of the backbone alone; with boosting "
+        f"as `onsphere fit` chooses it {usual[assess]:.2f} and {usual[predict]:.2f} times."
     )
 
 

@@ -40,8 +40,8 @@ def graph_path(table_fit, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    """Start a real cluster of two nodes."""
+def node():
+    """Start a real cluster of one node."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -52,11 +52,17 @@ def cluster():
         often = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}  # to find soon that a node is lost
         options = {"num_cpus": 2, "include_dashboard": False, "_system_config": often}
         found = Cluster(initialize_head=True, head_node_args=options)
-        found.add_node(num_cpus=1)
         ray.init(address=found.address, log_to_driver=False)
         yield found
         ray.shutdown()
         found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(node):
+    """Start a real cluster of two nodes."""
+    node.add_node(num_cpus=1)
+    return node
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from pyarrow import csv, feather, parquet
 
 from onsphere.errors import InvalidInputError
 from onsphere.scale import Assessor, assess_dataset
-from onsphere.scale.dataset import DatasetSummary, _assess_on_node, _make_job
+from onsphere.scale.dataset import DatasetSummary, _make_job
 from onsphere.scale.folders import Folder
+from onsphere.scale.worker import assess_on_node
 from tests.scale.conftest import make_rows, read_bytes, to_frame
 
 
@@ -102,6 +103,14 @@ def test_files_that_change_or_go_are_followed(model_path, source, tmp_path):
     assert (summary.files, summary.rows) == (3, 57)
     assert len(to_frame(tmp_path / "out")) == 57
     assert len(list((tmp_path / "out/_onsphere/files").iterdir())) == 3
+
+
+def test_answers_that_somebody_removed_are_written_again(model_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    before = read_bytes(tmp_path / "out")
+    next((tmp_path / "out/year=2023").iterdir()).unlink()
+    assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 150
+    assert read_bytes(tmp_path / "out") == before
 
 
 @pytest.fixture
@@ -262,7 +271,7 @@ def test_a_node_writes_the_model_to_its_disk_once(model_path, source, tmp_path, 
     job = _make_job(file, "digest", Folder(source), Folder(tmp_path / "out"), None, pa.schema([]))
     assert str(job) == "year=2023/a.parquet"
     for _ in range(2):
-        assert _assess_on_node(job, shared)["rows"] == 50
+        assert assess_on_node(job, shared)["rows"] == 50
     assert (tmp_path / "onsphere-digest.onsphere").read_bytes() == model_path.read_bytes()
 
 

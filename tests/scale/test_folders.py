@@ -13,14 +13,14 @@ from tests.scale.conftest import read_bytes
 def elsewhere(monkeypatch):
     """Let addresses such as far:///tmp/in lead to a filesystem that is not the local one."""
 
-    usual = vars(Folder)["_found"].func
+    usual = vars(Folder)["_location"].func
 
     def find(folder):
         is_far = folder.place.startswith("far:///")
         far = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
         return (far, folder.place.removeprefix("far:///")) if is_far else usual(folder)
 
-    monkeypatch.setattr(Folder, "_found", property(find))
+    monkeypatch.setattr(Folder, "_location", property(find))
 
 
 def test_files_elsewhere_are_assessed_as_those_on_this_disk(elsewhere, model_path, source, tmp_path):

@@ -68,7 +68,7 @@ def test_duckdb(expected):
     assert sorted(accepted["id"].to_pylist()) == wanted.index.tolist()
 
 
-def test_forests_grow_on_ray(cluster):
+def test_forests_grow_on_ray(node):
     namespace = run_recipe("Forests")
     model, X = namespace["model"], namespace["X"]
     from sklearn.base import clone

@@ -23,7 +23,7 @@ from tests.service.conftest import PATIENT, SLOW_MACHINE, postgres, query  # noq
 
 pytestmark = pytest.mark.filterwarnings("default")  # Ray's own
 
-N_REQUESTS = 120
+N_REQUESTS = 80
 
 
 def make_request(number):
@@ -84,7 +84,7 @@ def kill_a_replica_under_load(address, url):
 
 
 def test_replicas_answer_as_the_plain_service_and_one_that_is_killed_loses_nothing(
-    cluster,
+    node,
     model_path,
     postgres,  # noqa: F811
     tmp_path,

@@ -5,25 +5,24 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from onsphere._internal.atomic_files import write_atomically
 from onsphere._internal.validation import check_number, check_option
-from onsphere.errors import InvalidInputError, OnsphereError
+from onsphere.errors import InvalidInputError
 from onsphere.scale.assessor import Assessor
 from onsphere.scale.engines import ENGINES, run_locally, run_on_ray
 from onsphere.scale.folders import Folder, StoredFile
-from onsphere.table.columns import Column, check_has
-from onsphere.table.files import read_batches, read_schema
+from onsphere.scale.worker import Job, assess_file, assess_on_node, list_columns
+from onsphere.table.columns import check_has
+from onsphere.table.files import read_schema
 
 __all__ = ["ON_ERROR", "DatasetSummary", "assess_dataset"]
 
@@ -55,22 +54,6 @@ class DatasetSummary:
     rejected: dict[str, int]
     failures: dict[str, str]
     log_e_value: float | None
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A file to assess, and all that a worker must know besides the model."""
-
-    file: StoredFile
-    source: Folder
-    out: Folder
-    output: str
-    record: str
-    coverage: float | None
-    kept: Any  # a pyarrow.Schema, that of the columns which stay beside the answers
-
-    def __str__(self) -> str:
-        return self.file.path
 
 
 def assess_dataset(
@@ -232,7 +215,7 @@ def _find_kept(assessor: Assessor, source: Folder, first: StoredFile) -> Any:
     """Return the schema of the columns that are kept, as the first file has them."""
     import pyarrow as pa
 
-    wanted = _list_columns(assessor, assessor.list_kept([column.name for column in assessor.columns]), first)
+    wanted = list_columns(assessor, assessor.list_kept([column.name for column in assessor.columns]), first)
     with source.open_copy(first.path) as path:
         found = {each.name: each for each in read_schema(path, wanted)}
     found |= {name: pa.field(name, pa.string()) for name in first.partition}
@@ -248,20 +231,21 @@ def _make_job(
     out: Folder,
     coverage: float | None,
     kept: Any,
-) -> _Job:
+) -> Job:
     """Name the output of a file after the file, its content as far as size and time tell, and the model."""
     digest = hashlib.sha256(f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode()).hexdigest()[:16]
     place = PurePosixPath(file.path)
     output = str(place.with_name(f"{place.name.split('.')[0]}-{digest}.parquet"))
-    return _Job(file, source, out, output, f"{_RECORDS}/files/{digest}.json", coverage, kept)
+    return Job(file, source, out, output, f"{_RECORDS}/files/{digest}.json", coverage, kept)
 
 
-def _find_done(out: Folder, jobs: Sequence[_Job]) -> dict[str, dict[str, Any]]:
+def _find_done(out: Folder, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     """Return the records of jobs that are done, and remove what is there of files that have changed or gone."""
     by_output = {job.output: job.record for job in jobs}
+    present = {file.path for file in out.list_files()}
     done: dict[str, dict[str, Any]] = {}
     for record in out.read_records(f"{_RECORDS}/files"):
-        if record["output"] in by_output:
+        if record["output"] in by_output and record["output"] in present:
             done[by_output[record["output"]]] = record
         else:
             out.remove(record["output"])
@@ -273,88 +257,9 @@ def _find_done(out: Folder, jobs: Sequence[_Job]) -> dict[str, dict[str, Any]]:
 
 
 def _run(
-    jobs: Sequence[_Job], model: Path, content: bytes, engine: str, n_workers: int | None, address: str | None
-) -> Iterator[tuple[_Job, dict[str, Any]]]:
+    jobs: Sequence[Job], model: Path, content: bytes, engine: str, n_workers: int | None, address: str | None
+) -> Iterator[tuple[Job, dict[str, Any]]]:
     if engine == "ray":
         shared = (hashlib.sha256(content).hexdigest(), model.suffix, content)
-        return run_on_ray(_assess_on_node, jobs, shared, n_workers=n_workers, address=address)
-    return run_locally(partial(_assess_file, model), jobs, n_workers=n_workers)
-
-
-def _assess_on_node(job: _Job, shared: tuple[str, str, bytes]) -> dict[str, Any]:
-    """Assess a file on a node that may not have the model: it is written to a file there, once."""
-    digest, suffix, content = shared
-    path = Path(tempfile.gettempdir()) / f"onsphere-{digest}{suffix}"
-    if not path.exists():
-        with write_atomically(path) as part:
-            part.write_bytes(content)
-    return _assess_file(path, job)
-
-
-@lru_cache(maxsize=1)
-def _load_assessor(model: Path, coverage: float | None, keep: tuple[str, ...]) -> Assessor:
-    import pyarrow as pa
-
-    pa.set_cpu_count(1)  # there is a process on every core
-    return Assessor(model, coverage=coverage, keep=keep)
-
-
-def _assess_file(model: Path, job: _Job) -> dict[str, Any]:
-    """Assess a file, write the answers and then the record of it, and return that; or the error, in words."""
-    try:
-        assessor = _load_assessor(model, job.coverage, tuple(job.kept.names))
-        monitor, counts = assessor.make_monitor(), Counter[str]()
-        with job.source.open_copy(job.file.path) as path, job.out.replace(job.output) as part:
-            _write_answers(assessor, job, path, part, monitor, counts)
-    except (OnsphereError, OSError) as error:
-        return {"error": f"{job.file.path}: {' '.join(str(error).split())}"}
-    record = {
-        **asdict(job.file),
-        "output": job.output,
-        "record": job.record,
-        "rows": counts.pop("rows", 0),
-        "accepted": counts.pop("accepted", 0),
-        "rejected": dict(counts),
-        "log_e_value": None if monitor is None else monitor.log_capital,
-    }
-    job.out.write_record(job.record, record)
-    return record
-
-
-def _list_columns(assessor: Assessor, keep: Sequence[str], file: StoredFile) -> list[Column]:
-    """List the columns to read of a file: those that the model needs or that are kept, and its folder does not say."""
-    features = [column for column in assessor.columns if column.is_feature]
-    names = {column.name for column in features}
-    others = [Column(name, "key") for name in keep if name not in names]
-    return [column for column in [*features, *others] if column.name not in file.partition]
-
-
-def _write_answers(assessor: Assessor, job: _Job, path: Path, part: Path, monitor: Any, counts: Counter[str]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    schema = pa.schema([*job.kept, *assessor.answer_schema])
-    with parquet.ParquetWriter(part, schema) as writer:
-        for table in read_batches(path, _list_columns(assessor, job.kept.names, job.file), allow_empty=True):
-            for name, text in job.file.partition.items():
-                table = table.append_column(name, pa.array([text] * table.num_rows, pa.string()))
-            answers = assessor(table, source=job.file.path, first_row=counts["rows"], monitor=monitor)
-            for place, wanted in enumerate(job.kept):
-                answers = answers.set_column(place, wanted, _cast(answers[wanted.name], wanted, job.file.path))
-            writer.write_table(answers)
-            counts["rows"] += answers.num_rows
-            if "accepted" in answers.column_names:  # the model has a threshold
-                found = answers["reason"].value_counts().to_pylist()
-                counts.update({each["values"] or "accepted": each["counts"] for each in found})
-
-
-def _cast(cells: Any, wanted: Any, path: str) -> Any:
-    import pyarrow as pa
-
-    try:
-        return cells.cast(wanted.type)
-    except pa.ArrowException:
-        raise InvalidInputError(
-            f"Expected the column {wanted.name} to hold {wanted.type}, as in the first file. Got {cells.type} in "
-            f"{path}. Write all files with the same types, or keep other columns."
-        ) from None
+        return run_on_ray(assess_on_node, jobs, shared, n_workers=n_workers, address=address)
+    return run_locally(partial(assess_file, model), jobs, n_workers=n_workers)

@@ -53,7 +53,7 @@ class Folder:
         return re.sub("//[^/]*@", "//", self.place)
 
     @cached_property
-    def _found(self) -> tuple[Any, str]:
+    def _location(self) -> tuple[Any, str]:
         import pyarrow as pa
         from pyarrow import fs
 
@@ -66,12 +66,12 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        return self._found[0].type_name == "local"
+        return self._location[0].type_name == "local"
 
     @property
     def root(self) -> Path:
         """The folder on this disk, if it is local."""
-        return Path(self._found[1])
+        return Path(self._location[1])
 
     def __getstate__(self) -> dict[str, Any]:
         return {"place": self.place}
@@ -82,7 +82,7 @@ class Folder:
 
     def find_path_in(self, other: Folder) -> str | None:
         """Return the path of this folder inside another one, empty for the same folder; None if it is elsewhere."""
-        (filesystem, root), (other_filesystem, other_root) = self._found, other._found
+        (filesystem, root), (other_filesystem, other_root) = self._location, other._location
         is_inside = filesystem == other_filesystem and f"{root}/".startswith(f"{other_root}/")
         return root.removeprefix(other_root).strip("/") if is_inside else None
 
@@ -110,7 +110,7 @@ class Folder:
         if self.is_local:
             yield self.root / path
             return
-        filesystem, root = self._found
+        filesystem, root = self._location
         with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
             copy = Path(folder) / Path(path).name
             with self._explain_errors():
@@ -126,7 +126,7 @@ class Folder:
             with write_atomically(self.root / path, folders=True) as part:
                 yield part
             return
-        filesystem, root = self._found
+        filesystem, root = self._location
         with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
             part = Path(folder) / Path(path).name
             yield part
@@ -135,7 +135,7 @@ class Folder:
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
-        filesystem, root = self._found
+        filesystem, root = self._location
         with self._explain_errors():
             if filesystem.get_file_info(f"{root}/{path}").is_file:
                 filesystem.delete_file(f"{root}/{path}")
@@ -149,7 +149,7 @@ class Folder:
     def _list(self, folder: str) -> list[StoredFile]:
         from pyarrow import fs
 
-        filesystem, root = self._found
+        filesystem, root = self._location
         selector = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=bool(folder))
         with self._explain_errors():
             found = filesystem.get_file_info(selector)
@@ -161,7 +161,7 @@ class Folder:
         return sorted(files, key=lambda file: file.path)
 
     def _read(self, path: str) -> bytes:
-        filesystem, root = self._found
+        filesystem, root = self._location
         with filesystem.open_input_stream(f"{root}/{path}") as stream:
             return stream.read()
 
