@@ -154,6 +154,16 @@ def test_types_that_change_between_files_are_named_with_file_and_column(model_pa
     assert to_frame(tmp_path / "out")["lot"].dtype == np.int64
 
 
+def test_keys_that_the_first_file_lacks_are_not_lost_without_a_word(model_path, source, tmp_path):
+    parquet.write_table(make_rows(50).drop_columns(["id"]), source / "year=2023/a.parquet")
+    with pytest.raises(InvalidInputError, match=r"Expected no column id in year=2023/b\.parquet, since the first file"):
+        assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    assert assess_dataset(model_path, source, tmp_path / "without", keep=["city"], n_workers=1).rows == 150
+    for path in source.rglob("[bcd].parquet"):
+        parquet.write_table(parquet.read_table(path, partitioning=None).drop_columns(["id"]), path)
+    assert assess_dataset(model_path, source, tmp_path / "no-keys", n_workers=1).rows == 150
+
+
 def test_csv_arrow_and_compressed_files_are_read(model_path, tmp_path):
     source = tmp_path / "in"
     source.mkdir()

@@ -111,7 +111,8 @@ def assess_dataset(
         digest = hashlib.sha256(content).hexdigest()
         _check_same_run(outside, {"model": digest, "coverage": coverage, "keep": None if keep is None else list(keep)})
         kept = _find_kept(assessor, inside, files[0])
-        jobs = [_make_job(file, digest, inside, outside, coverage, kept) for file in files]
+        absent = [name for name in _list_wanted(assessor) if name not in kept.names]
+        jobs = [_make_job(file, digest, inside, outside, coverage, kept, absent) for file in files]
         done = _find_done(outside, jobs)
         total, failures = _Totals(sum(file.size for file in files)), dict[str, str]()
         for record in done.values():
@@ -215,13 +216,18 @@ def _find_kept(assessor: Assessor, source: Folder, first: StoredFile) -> Any:
     """Return the schema of the columns that are kept, as the first file has them."""
     import pyarrow as pa
 
-    wanted = list_columns(assessor, assessor.list_kept([column.name for column in assessor.columns]), first)
+    wanted = list_columns(assessor, _list_wanted(assessor), first)
     with source.open_copy(first.path) as path:
         found = {each.name: each for each in read_schema(path, wanted)}
     found |= {name: pa.field(name, pa.string()) for name in first.partition}
     kept = assessor.list_kept(list(found))
     check_has(first.path, list(found), kept)
     return pa.schema([found[name] for name in kept])
+
+
+def _list_wanted(assessor: Assessor) -> list[str]:
+    """List the columns that are kept of files which have all columns of the model."""
+    return assessor.list_kept([column.name for column in assessor.columns])
 
 
 def _make_job(
@@ -231,12 +237,13 @@ def _make_job(
     out: Folder,
     coverage: float | None,
     kept: Any,
+    absent: Sequence[str] = (),
 ) -> Job:
     """Name the output of a file after the file, its content as far as size and time tell, and the model."""
     digest = hashlib.sha256(f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode()).hexdigest()[:16]
     place = PurePosixPath(file.path)
     output = str(place.with_name(f"{place.name.split('.')[0]}-{digest}.parquet"))
-    return Job(file, source, out, output, f"{_RECORDS}/files/{digest}.json", coverage, kept)
+    return Job(file, source, out, output, f"{_RECORDS}/files/{digest}.json", coverage, kept, tuple(absent))
 
 
 def _find_done(out: Folder, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.scale.assessor import Assessor
 from onsphere.scale.folders import Folder, StoredFile
 from onsphere.table.columns import Column
-from onsphere.table.files import read_batches
+from onsphere.table.files import read_batches, read_schema
 
 __all__ = ["Job", "assess_file", "assess_on_node", "list_columns"]
 
@@ -31,6 +31,7 @@ class Job:
     record: str
     coverage: float | None
     kept: Any  # a pyarrow.Schema, that of the columns which stay beside the answers
+    absent: tuple[str, ...]  # keys of the model that the first file does not have
 
     def __str__(self) -> str:
         return self.file.path
@@ -42,6 +43,7 @@ def assess_file(model: Path, job: Job) -> dict[str, Any]:
         assessor = _load_assessor(model, job.coverage, tuple(job.kept.names))
         monitor, counts = assessor.make_monitor(), Counter[str]()
         with job.source.open_copy(job.file.path) as path, job.out.replace(job.output) as part:
+            _check_absent(job, path)
             _write_answers(assessor, job, path, part, monitor, counts)
         record = {
             **asdict(job.file),
@@ -82,6 +84,16 @@ def list_columns(assessor: Assessor, keep: Sequence[str], file: StoredFile) -> l
     names = {column.name for column in features}
     others = [Column(name, "key") for name in keep if name not in names]
     return [column for column in [*features, *others] if column.name not in file.partition]
+
+
+def _check_absent(job: Job, path: Path) -> None:
+    """Check that a file has no key that the first one lacks, and that would be lost without a word."""
+    found = [name for name in job.absent if name in read_schema(path).names]
+    if found:
+        raise InvalidInputError(
+            f"Expected no column {found[0]} in {job.file.path}, since the first file has none. Got one. Write all "
+            "files with the same columns, or say which ones to keep."
+        )
 
 
 def _write_answers(assessor: Assessor, job: Job, path: Path, part: Path, monitor: Any, counts: Counter[str]) -> None:
