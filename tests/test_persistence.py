@@ -1,6 +1,7 @@
 """Saved models give the same predictions after loading, and nothing but a model is ever loaded."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -186,11 +187,30 @@ def test_another_process_predicts_the_same(path):
 
 def test_networks_load_without_training_again(path):
     model = HCMRegressor(TorchRegressor(nn.Linear, max_epochs=1), random_state=0).fit(rows(), numbers(rows()))
-    model.save(path)
+    with pytest.warns(OnsphereWarning, match=r"load\(path, trusted=\['torch\.nn\.modules\.linear\.Linear'\]\)") as told:
+        model.save(path)
+    assert told[0].filename == __file__
+    assert set(read_manifest(path)["needs"]) == {"skorch", "torch"}
     with pytest.raises(InvalidInputError, match=r"torch\.nn\.modules\.linear\.Linear"):
         load(path)
     again = load(path, trusted=["torch.nn.modules.linear.Linear"])
     assert_same(again.assess(rows()), model.assess(rows()))
+
+
+def test_a_module_that_is_gone_is_named(path, tmp_path, monkeypatch):
+    (tmp_path / "own_trees.py").write_text(
+        "from sklearn.tree import DecisionTreeRegressor\n\nclass OwnTree(DecisionTreeRegressor):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own_trees = importlib.import_module("own_trees")
+    model = HCMRegressor(own_trees.OwnTree(random_state=0)).fit(rows(), numbers(rows()))
+    with pytest.warns(OnsphereWarning, match=r"trusted=\['own_trees\.OwnTree'\]"):
+        model.save(path)
+    assert read_manifest(path)["needs"] == {}  # no package has it
+    monkeypatch.delitem(sys.modules, "own_trees")
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
+    with pytest.raises(InvalidInputError, match=r"Expected the module own_trees.*a machine without it"):
+        load(path, trusted=["own_trees.OwnTree"])
 
 
 def test_a_file_of_format_1_can_still_be_read():

@@ -7,6 +7,7 @@ created, so that only trusted types are, and the weights of networks are stored 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -16,7 +17,7 @@ import re
 import sys
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
@@ -50,6 +51,7 @@ FORMAT = 5
 
 _MODEL, _MANIFEST = "model.skops", "manifest.json"
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "skops", "torch")
+_ALWAYS_THERE = {"numpy", "onsphere", "scipy", "sklearn", "skops"}
 # Libraries of boosters, whose models hold nothing but parameters and trees.
 _BOOSTERS = ("lightgbm", "xgboost", "catboost")
 _BOOSTER_CLASSES = re.compile(r"(Booster|(LGBM|XGB|XGBRF|CatBoost)(Regressor|Classifier|Model)?)$")
@@ -88,9 +90,11 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
             f"{' '.join(str(error).split())} Use estimators of scikit-learn, and networks that a named function or "
             "class makes."
         ) from None
-    _check_names(skops.get_untrusted_types(data=content))
+    found = skops.get_untrusted_types(data=content)
+    _check_names(found)
+    _warn_about_unknown(found)
     parts = {_MODEL: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
-    text = to_json(make_manifest(model, summary) | {"parts": parts, "needs": _find_boosters(content)}, indent=1)
+    text = to_json(make_manifest(model, summary) | {"parts": parts, "needs": _find_needs(content)}, indent=1)
     with write_atomically(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         archive.writestr(_MANIFEST, text)
         archive.writestr(_MODEL, content)
@@ -150,8 +154,7 @@ def load_with_manifest(
             content = rename_types(content)
         _check_libraries(path, manifest)
         found = set(skops.get_untrusted_types(data=content))
-        ours = {name for name in found if name in _PARTS or _is_own_class(name) or _is_booster(name)}
-        unknown = sorted(found - ours - set(trusted))
+        unknown = sorted(set(_list_unknown(found)) - set(trusted))
         if unknown:
             raise InvalidInputError(
                 f"Expected a model of types that onsphere trusts. Got {', '.join(unknown)} in {path}. If you trust who "
@@ -168,6 +171,11 @@ def load_with_manifest(
             mark_unsigned(vars(model).get("calibration_"))
     except InvalidInputError:
         raise
+    except ModuleNotFoundError as error:
+        raise InvalidInputError(
+            f"Expected the module {error.name}, which the model needs. Got {path} on a machine without it. Install the "
+            "package that has it, or put the module where Python finds it."
+        ) from None
     except Exception as error:
         raise _make_damage_error(path, f"its model cannot be loaded ({type(error).__name__}: {error})") from None
     if not hasattr(model, "calibration_"):
@@ -292,15 +300,33 @@ def _is_booster(name: str) -> bool:
     return module.partition(".")[0] in _BOOSTERS and _BOOSTER_CLASSES.match(attribute) is not None
 
 
-def _find_boosters(content: bytes) -> dict[str, str]:
-    """Return the libraries that a model needs beside onsphere's, of boosters or to run a graph, with their versions."""
+def _list_unknown(found: Iterable[str]) -> list[str]:
+    """Return the types that `load` does not trust by itself."""
+    return sorted(name for name in found if not (name in _PARTS or _is_own_class(name) or _is_booster(name)))
+
+
+def _warn_about_unknown(found: Iterable[str]) -> None:
+    unknown = _list_unknown(found)
+    if unknown:
+        warnings.warn(
+            f"The model holds types that load does not trust by itself. Load it with load(path, trusted={unknown!r}), "
+            "where the same modules are installed.",
+            OnsphereWarning,
+            stacklevel=4,
+        )
+
+
+def _find_needs(content: bytes) -> dict[str, str]:
+    """Return the libraries that a model needs beside those that onsphere always has, with their versions."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         schema = archive.read("schema.json").decode()
-    needed = [library for library in _BOOSTERS if f'"__module__": "{library}.' in schema]
+    modules = {name.partition(".")[0] for name in re.findall(r'"__module__": "([^"]+)"', schema)}
     if '"__class__": "OnnxModel"' in schema:
-        needed.append("onnxruntime")
+        modules.add("onnxruntime")
+    needed = sorted(modules - _ALWAYS_THERE - sys.stdlib_module_names)
     found = packages_distributions() if needed else {}
-    return {library: version(found[library][0]) for library in needed}
+    # What comes after "+" says how a package was built, and no index has it.
+    return {library: version(found[library][0]).partition("+")[0] for library in needed if library in found}
 
 
 def _check_libraries(path: str | Path, manifest: dict[str, Any]) -> None:
@@ -318,13 +344,16 @@ def _is_network(kind: type) -> bool:
 
 
 def _list_versions() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for package in _LIBRARIES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {package: _find_version(package) for package in _LIBRARIES}
+    return {package: number for package, number in found.items() if number is not None}
+
+
+@functools.cache  # reading it takes longer than reading a small model
+def _find_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _warn_about_versions(manifest: dict[str, Any]) -> None:
@@ -349,7 +378,7 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
     spread, labels = getattr(model, "spread_", None), getattr(model, "classes_", None)
     return {
         "format": FORMAT,
-        "onsphere": version("onsphere"),
+        "onsphere": _find_version("onsphere"),
         "libraries": _list_versions(),
         "model": type(model).__name__,
         "parameters": {name: repr(value) for name, value in model.get_params(deep=False).items()},

@@ -8,7 +8,7 @@ brought to single precision when the model was fitted. Everything else follows f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +24,9 @@ __all__ = ["PackedForest", "pack_trees", "round_leaves", "unpack_trees"]
 _ROUNDING = 1e-6
 
 _LEAF, _NO_FEATURE, _NO_THRESHOLD = -1, -2, -2.0
+# Nodes that are unpacked at once: few enough for the cache of a processor, and many beside the cost of each call.
+_N_NODES_AT_ONCE = 20_000
+
 _OWN = ("tree_", "random_state")  # what differs between the trees of a forest
 
 
@@ -196,66 +199,103 @@ def _round_down(thresholds: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _unpack(packed: PackedForest) -> list[Any]:
-    tree_module: Any = import_module("sklearn.tree._tree")
     n_nodes = packed.n_nodes.astype(np.intp)
     is_leaf = np.unpackbits(packed.leaf_bits, count=int(n_nodes.sum())).astype(bool)
+    ends = np.cumsum(n_nodes)
+    n_leaves = np.concatenate([[0], np.cumsum(is_leaf)])
+    forest: list[Any] = []
+    first = 0
+    while first < len(n_nodes):
+        start = int(ends[first] - n_nodes[first])
+        last = max(int(np.searchsorted(ends, start + _N_NODES_AT_ONCE, side="right")), first + 1)
+        end = int(ends[last - 1])
+        leaves = slice(n_leaves[start], n_leaves[end])
+        inner = slice(start - n_leaves[start], end - n_leaves[end])
+        some = _take(packed, slice(first, last), inner, leaves)
+        forest += _unpack_some(some, is_leaf[start:end])
+        first = last
+    return forest
+
+
+def _take(packed: PackedForest, trees: slice, inner: slice, leaves: slice) -> PackedForest:
+    """Return some of the trees, and their inner nodes and leaves; the bits that tell these apart stay."""
+    parts = (
+        (trees, ("kinds", "seeds", "depths", "n_nodes", "scales")),
+        (inner, ("features", "thresholds", "jumps", "missing_left")),
+        (leaves, ("values", "impurities", "counts", "weights")),
+    )
+    taken: dict[str, Any] = {}
+    for part, names in parts:
+        for name in names:
+            whole = getattr(packed, name)
+            taken[name] = None if whole is None else whole[part]
+    return replace(packed, **taken)
+
+
+def _unpack_some(packed: PackedForest, is_leaf: NDArray[np.bool_]) -> list[Any]:
+    """Return the trees of `_take`."""
+    tree_module: Any = import_module("sklearn.tree._tree")
+    n_nodes = packed.n_nodes.astype(np.intp)
     nodes: Any = np.zeros(len(is_leaf), dtype=tree_module.NODE_DTYPE)
     inner = np.flatnonzero(~is_leaf)
     jumps = packed.jumps.astype(np.intp)
-    last = np.arange(len(nodes))
-    last[inner] += jumps
-    if bool(np.any(jumps < 1)) or len(jumps) != len(inner) or bool(np.any(last >= len(nodes))):
+    right = np.arange(len(nodes))
+    right[inner] += jumps
+    starts = np.cumsum(n_nodes) - n_nodes
+    ends = np.repeat(starts + n_nodes, n_nodes)
+    is_inside = bool(np.all(n_nodes > 0)) and bool(np.all(jumps > 0)) and bool(np.all(right < ends))
+    if not is_inside or len(jumps) != len(inner):
         raise InvalidInputError("Expected trees whose nodes lie inside them. Got one that points outside.")
-    right = last.copy()
-    while not is_leaf[last].all():  # the last leaf below each node, always on the right
-        last = right[last]
     nodes["feature"], nodes["threshold"] = _NO_FEATURE, _NO_THRESHOLD
     nodes["feature"][inner], nodes["threshold"][inner] = packed.features, packed.thresholds
+    own = inner - np.repeat(starts, n_nodes)[inner]
     nodes["left_child"] = nodes["right_child"] = _LEAF
+    nodes["left_child"][inner], nodes["right_child"][inner] = own + 1, own + jumps
     if packed.missing_left is not None:
         nodes["missing_go_to_left"][inner] = packed.missing_left
-    starts = np.cumsum(n_nodes) - n_nodes
-    first_leaves = np.concatenate([[0], np.cumsum(is_leaf)])[starts]
+    values = _fill_nodes(packed, nodes, is_leaf, right, starts)
     forest: list[Any] = []
+    n_outputs = values.shape[1]
+    n_classes = np.ones(n_outputs, dtype=np.intp)
     for tree, (start, count) in enumerate(zip(starts.tolist(), n_nodes.tolist(), strict=True)):
-        part, leaf = nodes[start : start + count], is_leaf[start : start + count]
-        asks = np.flatnonzero(~leaf)
-        part["left_child"][asks], part["right_child"][asks] = asks + 1, right[start + asks] - start
-        found = slice(first_leaves[tree], first_leaves[tree] + int(leaf.sum()))
-        values = _fill_nodes(packed, tree, part, leaf, last[start : start + count] - start, found)
         template = packed.templates[int(packed.kinds[tree])]
         grown: Any = object.__new__(type(template))
         vars(grown).update(vars(template), random_state=int(packed.seeds[tree]))
-        n_outputs = values.shape[1]
-        grown.tree_ = tree_module.Tree(template.n_features_in_, np.ones(n_outputs, dtype=np.intp), n_outputs)
-        state = {"max_depth": int(packed.depths[tree]), "node_count": count, "nodes": part, "values": values}
-        grown.tree_.__setstate__(state)
+        grown.tree_ = tree_module.Tree(template.n_features_in_, n_classes, n_outputs)
+        part = slice(start, start + count)
+        state = {"max_depth": int(packed.depths[tree]), "node_count": count}
+        grown.tree_.__setstate__(state | {"nodes": nodes[part], "values": values[part]})
         forest.append(grown)
     return forest
 
 
-def _fill_nodes(
-    packed: PackedForest, tree: int, nodes: Any, is_leaf: Any, last: Any, found: slice
-) -> NDArray[np.float64]:
-    """Fill in rows, weights and impurity of the nodes of a tree, and return their values, from those of its leaves."""
-    counts = packed.counts[found].astype(np.int64)
-    weights = counts.astype(np.float64) if packed.weights is None else packed.weights[found]
-    leaf_values = packed.values[found].astype(np.float64)
-    places = np.concatenate([[0], np.cumsum(is_leaf)])
-    first, end = places[np.arange(len(nodes))], places[last + 1]  # the leaves below each node
+def _fill_nodes(packed: PackedForest, nodes: Any, is_leaf: Any, right: Any, starts: Any) -> NDArray[np.float64]:
+    """Fill in rows, weights and impurity of all nodes, and return their values, from those of the leaves."""
+    last = right
+    while not is_leaf[last].all():  # the last leaf below each node, always on the right; twice as far in each step
+        last = last[last]
+    places = np.cumsum(is_leaf)
+    first, end = places - is_leaf, places[last]  # the leaves below each node
+    first_leaves = first[starts]
+    counts = packed.counts.astype(np.int64)
+    weights = counts.astype(np.float64) if packed.weights is None else packed.weights
+    leaf_values = packed.values.astype(np.float64)
 
     def add_up(numbers: Any) -> Any:
         sums = np.concatenate([np.zeros_like(numbers[:1]), np.cumsum(numbers, axis=0)])
         return sums[end] - sums[first]
 
+    n_leaves = np.diff(first_leaves, append=len(counts))
+    # Each tree around its own centre, so that little is lost to rounding.
+    centers = np.add.reduceat(leaf_values * weights[:, None], first_leaves)
+    centers /= np.add.reduceat(weights, first_leaves)[:, None]
+    distance = leaf_values - np.repeat(centers, n_leaves, axis=0)
     total = add_up(weights)
-    center = np.average(leaf_values, axis=0, weights=weights)  # so that little is lost to rounding
-    distance = leaf_values - center
     values = add_up(distance * weights[:, None]) / total[:, None]
-    impurities = packed.impurities[found] * packed.scales[tree]
+    impurities = packed.impurities * np.repeat(packed.scales, n_leaves)
     squares = add_up((impurities + np.mean(distance**2, axis=1)) * weights) / total
     nodes["n_node_samples"], nodes["weighted_n_node_samples"] = add_up(counts), total
     nodes["impurity"] = np.maximum(squares - np.mean(values**2, axis=1), 0.0)
-    values += center
+    values += np.repeat(centers, np.diff(starts, append=len(nodes)), axis=0)
     values[is_leaf], nodes["impurity"][is_leaf] = leaf_values, impurities
     return np.ascontiguousarray(values[:, :, None])

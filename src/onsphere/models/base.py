@@ -588,7 +588,9 @@ class CalibratedModel:
     def save(self, path: str | Path, *, summary: dict[str, Any] | None = None) -> Path:
         """Write the fitted model, with calibration and threshold, to one file; `onsphere.load` reads it.
 
-        The file is written completely or not at all, and holds no pickle. Needs skops.
+        The file is written completely or not at all, and holds no pickle. Needs skops. What `load` will need beside
+        onsphere, such as LightGBM, is in its manifest (`onsphere.persistence.read_manifest(path)["needs"]`); of types
+        that it does not trust by itself, `save` warns.
 
         Parameters
         ----------
