@@ -9,6 +9,7 @@ import pytest
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
@@ -65,6 +66,23 @@ def test_rows_given_as_test_rows_are_used():
     result = compare({"line": HCMRegressor(Ridge())}, X[:300], Y[:300], X_test=X[300:], y_test=Y[300:])
     model = result.models["line"]
     assert result.rows[1]["error"] == pytest.approx(np.sqrt(np.mean((model.predict(X[300:]) - Y[300:]) ** 2)))
+
+
+def test_a_kept_model_stays_as_it_is_beside_one_that_is_fitted():
+    fitted = ExtraTreesRegressor(20, min_samples_leaf=2, random_state=0).fit(X[:150], Y[:150])
+    methods = {
+        "kept": HCMRegressor(FrozenEstimator(fitted)),
+        "function": HCMRegressor(fitted.predict),
+        "plain kept": FrozenEstimator(fitted),
+        "hcm": trees(),
+    }
+    result = compare(methods, X[150:300], Y[150:300], X_test=X[300:], y_test=Y[300:])
+    assert result.failures == {}
+    errors = {row["method"]: row["error"] for row in result.rows}
+    own = np.sqrt(np.mean((fitted.predict(X[300:]) - Y[300:]) ** 2))
+    assert [errors[name] for name in ("plain", "kept", "function", "plain kept")] == pytest.approx([own] * 4)
+    assert errors["hcm"] != pytest.approx(own)
+    assert {row["method"] for row in result.rows if "Winkler" in row} == set(methods)
 
 
 def test_several_outputs_are_averaged():

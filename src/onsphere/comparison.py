@@ -139,7 +139,8 @@ def compare(
         Each with `fit`, `predict` and `predict_uncertainty`, like those of onsphere and `onsphere.baselines`; models of
         onsphere also get intervals or sets. A plain regressor, without an uncertainty, gets intervals of one width by
         split conformal prediction. A detector (`KNN()`) judges the plain classifier, which is fitted once for all of
-        them. Models are cloned, and those given are left as they are.
+        them. A model that keeps a fitted one learns its noise and is calibrated on these rows, which the fitted one
+        must not have seen. Models are cloned, and those given are left as they are.
     X, y : rows and targets, as in fit
         Classes if the methods are classifiers or detectors, numbers if they are regressors. If none says
         (`FrozenHead` takes both), targets of floats are numbers.
