@@ -23,7 +23,7 @@ RIDGE = 0.01
 
 # Rows, at most, that landmarks are chosen from: a bound on time and memory, whatever the number of rows. Of more, the
 # greedy choice takes outliers alone.
-_N_CANDIDATES = 4_000
+_N_CANDIDATES = 2_000
 
 # Rows whose kernel is held in memory at once: few enough for the cache of a processor.
 _N_BLOCK = 1024
@@ -39,9 +39,9 @@ _ORDINARY_SHARE = 0.98
 _FARTHEST = 1e8
 
 # What tells relevant columns from others: trees, rows they see at most, and shuffled columns to compare with. Of many
-# rows, fewer trees that look at half of the columns tell as much.
-_N_TREES, _N_TREE_ROWS, _N_SHUFFLED = 50, 2_000, 50
-_N_TREES_OF_MANY, _MANY_ROWS = 20, 1_000
+# rows, fewer trees that look at half of the columns, and have larger leaves, tell as much.
+_N_TREES, _LEAF, _N_TREE_ROWS, _N_SHUFFLED = 50, 5, 2_000, 50
+_N_TREES_OF_MANY, _LEAF_OF_MANY, _MANY_ROWS = 20, 20, 1_000
 
 # The most that one irrelevant column weighs beside a relevant one. All of them together weigh no more than one: too
 # little to hide the others, and enough to show a cell that is far out.
@@ -228,9 +228,9 @@ def find_relevance(rows: Floats, columns: Floats, random_state: int) -> Floats:
     some = rng.permutation(len(rows))[:_N_TREE_ROWS]
     sample, n_features = rows[some], rows.shape[1]
     copies = rng.permuted(sample[:, rng.permutation(n_features)[:_N_SHUFFLED]], axis=0)
-    forest = ExtraTreesRegressor(_N_TREES, min_samples_leaf=5, random_state=random_state)
+    forest = ExtraTreesRegressor(_N_TREES, min_samples_leaf=_LEAF, random_state=random_state)
     if len(some) >= _MANY_ROWS:
-        forest.set_params(n_estimators=_N_TREES_OF_MANY, max_features=0.5)
+        forest.set_params(n_estimators=_N_TREES_OF_MANY, min_samples_leaf=_LEAF_OF_MANY, max_features=0.5)
     used = forest.fit(np.hstack([sample, copies]), columns[some]).feature_importances_
     relevant = used[:n_features] > used[n_features:].max()
     if not relevant.any():  # nothing to go by
