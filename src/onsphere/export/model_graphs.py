@@ -27,12 +27,11 @@ from onsphere.models import HCMClassifier, HCMRegressor
 from onsphere.models.backbone import get_fitted, split_columns
 from onsphere.models.base import REASONS
 from onsphere.models.classifier import mix_evenly
-from onsphere.models.frames import Measured
+from onsphere.models.frames import Measured, pick_width
 from onsphere.models.frozen.ridge import Head, Kernel
 from onsphere.models.frozen.solved import SolvedModel
 from onsphere.models.frozen.sums import LARGEST_OUTPUT, Solution
 from onsphere.models.frozen.targets import NumberTarget
-from onsphere.models.regressor import pick_width
 from onsphere.sphere import Domain, geometry, scores
 from onsphere.table.encoder import TableEncoder
 

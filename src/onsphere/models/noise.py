@@ -127,7 +127,7 @@ class ErrorFrame:
             return sigma * self.scale
         inputs = self.join_inputs(rows, value, sigma, missed)
         columns = self.trees.predict(inputs) if predict is None else predict(self.trees, inputs)
-        return self._stretch(read_noise(columns)) * (self.scale * self.unit)
+        return self._stretch(read_noise(columns, len(self.unit))) * (self.scale * self.unit)
 
     def _stretch(self, noise: Array) -> Array:
         """Return noise, in units of the scale, on the level and with the contrast that errors left out have."""
@@ -149,10 +149,16 @@ def clip_inputs(rows: Array) -> Array:
     return array_namespace(rows).clip(rows, -_LARGEST, _LARGEST)
 
 
-def read_noise(columns: Array) -> Array:
-    """Return the standard deviation of each output, (n, D), from the columns (n, 3D) that trees predict."""
+def read_noise(columns: Array, n_outputs: int) -> Array:
+    """Return the standard deviation of each output, (n, D), from the columns that trees predict.
+
+    For each output these are the direction, (2,), and the magnitude. The first part of the direction is left out where
+    errors of both signs are alike: it is 0.
+    """
     xp = array_namespace(columns)
-    lifted = xp.reshape(columns, (-1, columns.shape[1] // 3, 3))
+    lifted = xp.reshape(columns, (-1, n_outputs, columns.shape[1] // n_outputs))
+    if lifted.shape[-1] == 2:
+        lifted = xp.concat([0.0 * lifted[..., :1], lifted], axis=-1)
     return _LIFT.relative_sigma(SphericalOutput(lifted[..., :2], lifted[..., 2]))[..., 0]
 
 
@@ -207,7 +213,7 @@ def fit_error_frame(
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
     if sigma is None:  # errors of both signs alike: what a model is off by on average is a part of its noise
-        direction[..., 0] = 0.0
+        direction = direction[..., 1:]
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), -1)
     inputs = frame.join_inputs(rows, value, sigma, missed)
     trees.fit(inputs, columns)
@@ -253,7 +259,7 @@ def _fit_stretch(frame: ErrorFrame, inputs: Floats, columns: Floats, error: Floa
     n_folds = _N_FOLDS if len(inputs) < _N_ROWS_HALVED else 2
     for kept, held in KFold(n_folds, shuffle=True, random_state=0).split(inputs):
         trees: Any = clone(frame.trees)
-        noise[held] = read_noise(trees.fit(inputs[kept], columns[kept]).predict(inputs[held]))
+        noise[held] = read_noise(trees.fit(inputs[kept], columns[kept]).predict(inputs[held]), error.shape[1])
     logs = np.log(noise + _SMALLEST)
 
     def compute_loss(numbers: Any, output: int) -> float:
