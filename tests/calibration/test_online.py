@@ -106,7 +106,7 @@ def test_labels_that_come_in_together_are_judged_by_the_interval_before_them():
     assert LevelTracker(0.9).take_in(np.full(1000, 0.05))[0].level == pytest.approx(0.1 + 0.256 * (0.1 - 1))
 
 
-@pytest.mark.parametrize("n_at_once", [10, 65, 150])
+@pytest.mark.parametrize("n_at_once", [10, 65, 120])
 def test_coverage_is_kept_where_each_batch_is_worse_than_the_one_before(n_at_once):
     """Errors grow without an end, as those of a model that never saw the season that begins.
 

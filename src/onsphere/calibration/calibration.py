@@ -38,6 +38,10 @@ __all__ = [
 
 NORMALIZATIONS = ("quantile", "min-max", "none", "shift")
 
+# Of the calibration rows. If more of them were replaced at once, errors that grew would count twice: in the rows and in
+# the level.
+_SHARE_AT_ONCE = 0.25
+
 # The shares of a Gaussian within one, two and three standard deviations.
 _GAUSSIAN_SHARES = (0.68, 0.95, 0.997)
 
@@ -199,7 +203,8 @@ class Calibration:
     def take_in(self, new: Self, *, time: Any = None) -> Self:
         """Return the calibration after more rows came in, each in the place of the oldest one of its part.
 
-        All of them are compared with the intervals or sets that stand before, and levels follow; see `OnlineCoverage`.
+        They are compared with the intervals or sets that stand before, and levels follow; see `OnlineCoverage`. More
+        rows than a quarter of those that calibrate are a history to catch up with, and are taken in part by part.
 
         Parameters
         ----------
@@ -212,10 +217,12 @@ class Calibration:
         current = replace(self, online=online)
         weights = None if self.weights is None else np.full(len(new), self.weights.max())
         new = replace(new, weights=weights, groups=self.groups)
-        if len(new) == 0:
-            return current
-        online = online.take_in(parts=0 if new.parts is None else new.parts, **current._compare(new))
-        return replace(current._replace_oldest(new), online=online)
+        size = max(1, math.ceil(_SHARE_AT_ONCE * len(self)))
+        for start in range(0, len(new), size):
+            rows = new.take(slice(start, start + size))
+            online = online.take_in(parts=0 if rows.parts is None else rows.parts, **current._compare(rows))
+            current = replace(current._replace_oldest(rows), online=online)
+        return current
 
     def _compare(self, new: Any) -> dict[str, Floats]:
         """Return the p-values and ceilings of new rows, both (m, K)."""

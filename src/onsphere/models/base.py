@@ -367,7 +367,7 @@ class CalibratedModel:
         The rows of a call are compared with the intervals or sets that stand before it: if too many were missed, the
         next ones are wider, and if too few, narrower, so that coverage over time stays near the one that is asked for,
         however the rows drift. Each takes the place of the oldest calibration row (of its group). So pass labels as
-        they come in; a long history in one call moves the level once. Bounds are in
+        they come in; more rows than a quarter of the calibration rows are taken in part by part. Bounds are in
         `onsphere.calibration.LevelTracker`. Thresholds stay as they are; `set_threshold` fits them to the new rows.
 
         Parameters
