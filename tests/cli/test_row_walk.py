@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import onsphere
-from onsphere.cli.predict import predict
+from onsphere.cli.predict_command import predict
 from onsphere.table import model_file
 
 SOURCE = Path(onsphere.__file__).parent

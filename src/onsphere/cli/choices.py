@@ -1,4 +1,4 @@
-"""What the options of the command line stand for: rules, limits, columns, levels."""
+"""Rules, limits, columns and levels that the options of the command line stand for."""
 
 from __future__ import annotations
 

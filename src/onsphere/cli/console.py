@@ -42,8 +42,8 @@ __all__ = [
 
 # The module of each command, which is imported when the command is used.
 _MODULES = {
-    "fit": "fit",
-    "predict": "predict",
+    "fit": "fit_command",
+    "predict": "predict_command",
     "evaluate": "evaluate",
     "update": "update",
     "report": "evaluate",

@@ -9,7 +9,7 @@ import typer
 
 from onsphere.cli.console import print_files, print_json, spin
 from onsphere.cli.options import TAILS, AsJson, CoverageOfFit, Data, Delimiter, Model, Quantiles, Quiet, Tails
-from onsphere.cli.predict import choose_coverage, read_levels
+from onsphere.cli.predict_command import choose_coverage, read_levels
 
 if TYPE_CHECKING:
     from onsphere.drift import DriftMonitor

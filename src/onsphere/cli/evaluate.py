@@ -23,7 +23,7 @@ from onsphere.cli.options import (
     Target,
     Task,
 )
-from onsphere.cli.predict import choose_coverage
+from onsphere.cli.predict_command import choose_coverage
 
 __all__ = ["compare", "evaluate", "report"]
 

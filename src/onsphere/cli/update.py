@@ -9,7 +9,7 @@ import typer
 
 from onsphere.cli.console import print_files, print_json, print_message, spin
 from onsphere.cli.options import AsJson, CoverageOfFit, Data, Delimiter, Model, Quiet
-from onsphere.cli.predict import choose_coverage
+from onsphere.cli.predict_command import choose_coverage
 
 __all__ = ["update"]
 
