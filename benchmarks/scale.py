@@ -48,9 +48,10 @@ and writing count: boosting of 10 rounds of 8 leaves, target frame alone. *local
 *ray* the same files on a Ray cluster of one node on this machine, whose start is a part of the time. *node killed*:
 three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says
 whether all files of answers equal those of the local run, byte by byte, and *answers* counts their rows. *overhead* is
-the time of one process over that of a bare loop, in which pyarrow reads, the model's own `assess` or the backbone's
-`predict` answers, and pyarrow writes the same tables: for the small model, and for boosting as `onsphere fit` chooses
-it, target frame alone. Models by backbone have all frames; their speeds are of one core. Peaks are of one process."""
+the processor time of one process over that of a bare loop, in which pyarrow reads, the model's own `assess` or the
+backbone's `predict` answers, and pyarrow writes the same tables: for the small model, and for boosting as `fit_table`
+chooses it, target frame alone. Models by backbone have all frames; their speeds are of one core. Peaks are of one
+process."""
 
 
 def make_rows(n_rows: int, seed: int) -> pa.Table:
@@ -189,13 +190,19 @@ def measure_memory(model: Path, source: Path, out: Path) -> float:
     return float(said)
 
 
-def measure_processes(model: Path, source: Path, folder: Path) -> dict[str, float]:
-    """Return the seconds that one process and two take."""
-    return {str(n): time_run(model, source, folder / f"with-{n}", n_workers=n) for n in (1, 2)}
+def measure_processes(model: Path, source: Path, folder: Path) -> list[dict]:
+    """Return the seconds that one process and two take, of the clock and of all processors."""
+    rows = []
+    for n_workers in (1, 2):
+        before = sum(os.times()[:4])
+        seconds = time_run(model, source, folder / f"with-{n_workers}", n_workers=n_workers)
+        busy = sum(os.times()[:4]) - before
+        rows.append({"processes": n_workers, "seconds": seconds, "processor seconds": busy, "load": os.getloadavg()[0]})
+    return rows
 
 
 def measure_overhead(model: Path, source: Path, folder: Path, repeats: int = 3) -> list[dict]:
-    """Compare one process with a loop that reads, predicts and writes; the fastest of some turns each."""
+    """Compare one process with a loop that reads, predicts and writes, by the processor; the fastest of some turns."""
     loaded = onsphere.load(model)
     files = sorted(source.iterdir())
     out = folder / "overhead"
@@ -207,19 +214,21 @@ def measure_overhead(model: Path, source: Path, folder: Path, repeats: int = 3) 
         seconds = 0.0
         for path, output in zip(files, outputs, strict=True):
             table, start = pq.read_table(output), 0
-            began = time.perf_counter()
+            began = time.process_time()
             with pq.ParquetWriter(folder / "bare.parquet", table.schema) as writer:
                 for batch in pq.ParquetFile(path).iter_batches(65_536, columns=["id", *NAMES]):
                     predict(batch.to_pandas()[NAMES].astype(np.float64))
                     writer.write_table(table.slice(start, batch.num_rows))
                     start += batch.num_rows
-            seconds += time.perf_counter() - began
+            seconds += time.process_time() - began
         return seconds
 
     kinds = {"assess of the model": loaded.assess, "predict of the backbone": loaded.estimator_.predict}
     ours, bare = [], {name: [] for name in kinds}
     for turn in range(repeats):
-        ours.append(time_run(model, source, folder / f"overhead-{turn}", n_workers=1))
+        began = time.process_time()
+        assess_dataset(model, source, folder / f"overhead-{turn}", n_workers=1)
+        ours.append(time.process_time() - began)
         for name, predict in kinds.items():
             with threadpool_limits(1):
                 bare[name].append(loop(predict))
@@ -336,7 +345,8 @@ def main() -> None:
         overhead=[*found["overhead small"], *found["overhead usual"]],
         memory=[{"rows": size, "peak MB": peak} for size, peak in zip(sizes, peaks, strict=True)],
         ray_over_local=runs["ray"]["seconds"] / runs["local"]["seconds"],
-        two_processes_over_one=found["processes"]["1"] / found["processes"]["2"],
+        processes=found["processes"],
+        two_processes_over_one=found["processes"][0]["seconds"] / found["processes"][1]["seconds"],
         largest_over_smallest_peak=max(peaks) / min(peaks),
     )
 
