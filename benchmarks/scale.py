@@ -49,9 +49,10 @@ and writing count: boosting of 10 rounds of 8 leaves, target frame alone. *local
 three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says
 whether all files of answers equal those of the local run, byte by byte, and *answers* counts their rows. *overhead* is
 the processor time of one process over that of a bare loop, in which pyarrow reads, the model's own `assess` or the
-backbone's `predict` answers, and pyarrow writes the same tables: for the small model, and for boosting as `fit_table`
-chooses it, target frame alone. Models by backbone have all frames; their speeds are of one core. Peaks are of one
-process."""
+backbone's `predict` answers, and pyarrow writes the same tables. Models by backbone have all frames; their speeds are
+rows per second of processor time. Peaks are of one process. Other work ran on the machine during these runs (load 3 to
+6 on two cores): seconds, and ratios of them, are those of a busy machine. Memory and overhead ran side by side, and
+backbones in an earlier trial."""
 
 
 def make_rows(n_rows: int, seed: int) -> pa.Table:
@@ -66,15 +67,12 @@ def make_training_rows(n_rows: int = 4_000) -> pd.DataFrame:
     return frame.assign(y=frame["a"] + frame["b"] ** 2 + noise)
 
 
-def fit_boosting(path: Path, **parameters) -> Path:
-    """Fit boosting on the target frame alone, as `onsphere fit` does, or with other parameters."""
+def fit_small_model(path: Path) -> Path:
     frame = make_training_rows()
     found = fit_table(frame, ["y"], backbone="hist-gradient-boosting", keys=["id"], frames="target")
-    model = found.model
-    if parameters:
-        model = clone(model).set_params(calibration=0.25, **parameters).fit(frame[NAMES], frame["y"])
-        model.set_threshold(AcceptShare(0.95))
-    return model.save(path, summary=found.summary())
+    rounds = {"estimator__boosting__max_iter": 10, "estimator__boosting__max_leaf_nodes": 8}
+    model = clone(found.model).set_params(calibration=0.25, **rounds).fit(frame[NAMES], frame["y"])
+    return model.set_threshold(AcceptShare(0.95)).save(path, summary=found.summary())
 
 
 def write_rows(folder: Path, n_rows: int) -> Path:
@@ -191,13 +189,11 @@ def measure_memory(model: Path, source: Path, out: Path) -> float:
 
 
 def measure_processes(model: Path, source: Path, folder: Path) -> list[dict]:
-    """Return the seconds that one process and two take, of the clock and of all processors."""
+    """Return the seconds that one process and two take."""
     rows = []
     for n_workers in (1, 2):
-        before = sum(os.times()[:4])
         seconds = time_run(model, source, folder / f"with-{n_workers}", n_workers=n_workers)
-        busy = sum(os.times()[:4]) - before
-        rows.append({"processes": n_workers, "seconds": seconds, "processor seconds": busy, "load": os.getloadavg()[0]})
+        rows.append({"processes": n_workers, "seconds": seconds})
     return rows
 
 
@@ -257,7 +253,7 @@ def measure_backbones(folder: Path, n_rows: int) -> list[dict]:
 
 def list_parts(folder: Path, n_rows: int, memory: list[int]) -> dict[str, Callable[[Path], object]]:
     """Return what is measured, in order; each gets a folder of its own, which is removed afterwards."""
-    small, usual, source = folder / "small.onsphere", folder / "usual.onsphere", folder / "in"
+    small, source = folder / "small.onsphere", folder / "in"
     ways = {
         "local": time_run,
         "ray": run_on_one_node,
@@ -275,8 +271,7 @@ def list_parts(folder: Path, n_rows: int, memory: list[int]) -> dict[str, Callab
     return {
         **{name: partial(run, way) for name, way in ways.items()},
         "processes": lambda place: measure_processes(small, source, place),
-        "overhead small": lambda place: measure_overhead(small, link(place, n_rows // 4), place),
-        "overhead usual": lambda place: measure_overhead(usual, link(place, n_rows // 10), place),
+        "overhead": lambda place: measure_overhead(small, link(place, n_rows // 4), place),
         "backbones": lambda place: measure_backbones(place, min(n_rows, 131_072)),
         **{
             f"memory {n_read}": lambda place, n_read=n_read: measure_memory(small, link(place, n_read), place / "out")
@@ -294,11 +289,9 @@ def measure_parts(n_rows: int, memory: list[int], only: str) -> dict[str, Any] |
     code = b"".join(path.read_bytes() for path in [*sorted(package.rglob("*.py")), Path(__file__)])
     folder = Path(tempfile.gettempdir()) / f"onsphere-scale-{n_rows}-{hashlib.sha256(code).hexdigest()[:12]}"
     folder.mkdir(exist_ok=True)
-    if not (folder / "usual.onsphere").exists():
+    if not (folder / "small.onsphere").exists():
         write_rows(folder / "in", n_rows)
-        rounds = {"estimator__boosting__max_iter": 10, "estimator__boosting__max_leaf_nodes": 8}
-        fit_boosting(folder / "small.onsphere", **rounds)
-        fit_boosting(folder / "usual.onsphere")
+        fit_small_model(folder / "small.onsphere")
     found = {}
     for name, measure in list_parts(folder, n_rows, memory).items():
         kept, place = folder / f"{name}.json", folder / f"running {only}"
@@ -342,7 +335,7 @@ def main() -> None:
         about=ABOUT,
         rows=rows,
         backbones=found["backbones"],
-        overhead=[*found["overhead small"], *found["overhead usual"]],
+        overhead=found["overhead"],
         memory=[{"rows": size, "peak MB": peak} for size, peak in zip(sizes, peaks, strict=True)],
         ray_over_local=runs["ray"]["seconds"] / runs["local"]["seconds"],
         processes=found["processes"],
