@@ -190,7 +190,7 @@ def test_networks_load_without_training_again(path):
     with pytest.warns(OnsphereWarning, match=r"load\(path, trusted=\['torch\.nn\.modules\.linear\.Linear'\]\)") as told:
         model.save(path)
     assert told[0].filename == __file__
-    assert set(read_manifest(path)["needs"]) == {"skorch", "torch"}
+    assert set(read_manifest(path)["needs"]) == {"torch"}
     with pytest.raises(InvalidInputError, match=r"torch\.nn\.modules\.linear\.Linear"):
         load(path)
     again = load(path, trusted=["torch.nn.modules.linear.Linear"])

@@ -182,7 +182,9 @@ def test_columns_of_lifted_errors_give_their_standard_deviation():
     direction, magnitude = Lift(standardize=False).to_sphere(error[..., None])
     columns = np.concatenate([direction, magnitude[..., None]], axis=-1).reshape(len(error), 6).mean(axis=0)
     # Lift(3) is within 1 % for σ ≤ .3 and within 6 % for σ ≤ 1.
-    np.testing.assert_allclose(read_noise(columns[None])[0], [0.3, 0.8], rtol=0.06)
+    np.testing.assert_allclose(read_noise(columns[None], 2)[0], [0.3, 0.8], rtol=0.06)
+    # Signs cancel out, so that the first part of each direction is not needed.
+    np.testing.assert_allclose(read_noise(columns[[[1, 2, 4, 5]]], 2)[0], [0.3, 0.8], rtol=0.06)
 
 
 def test_outputs_without_errors_have_no_noise():
