@@ -1,11 +1,12 @@
 """The service under load on loopback, beside an earlier version of it: throughput, latency, attacks, kill -9, memory.
 
-Needs wrk, which asks from a process of its own, and takes about seven minutes on an idle machine. Every answer is
-stored before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run, and
-`--litserve PYTHON` LitServe with the same graph, by an interpreter that has litserve and onnxruntime:
+Needs wrk, which asks from a process of its own, and takes about eight minutes on an idle machine. Every answer is
+stored before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run, with
+a graph that this clone wrote of the same rows, and `--litserve PYTHON` LitServe with the graph of this version, by an
+interpreter that has litserve and onnxruntime:
 
     git clone . /tmp/before && git -C /tmp/before checkout 7c930d7
-    python benchmarks/service_load.py --before /tmp/before
+    python benchmarks/service_load.py --before /tmp/before --litserve /tmp/litserve/bin/python
 
 `--only memory` and the like measure one part, print it, and record nothing; `--seconds 1 --requests 500` tries it out.
 """
@@ -40,6 +41,7 @@ PARSER = argparse.ArgumentParser()
 PARSER.add_argument("--before", type=Path, help="a clone of an earlier version")
 PARSER.add_argument("--litserve", type=Path, help="a Python that has litserve")
 PARSER.add_argument("--only", choices=PARTS)
+PARSER.add_argument("--write", type=Path, help="write the models to this folder and end, as is done for each version")
 PARSER.add_argument("--seconds", type=int, default=6, help="of each measurement")
 PARSER.add_argument("--requests", type=int, default=100_000, help="to see whether memory grows")
 GIVEN = PARSER.parse_args()
@@ -158,7 +160,7 @@ class Served:
 
 
 def wrk(url, bodies, seconds, connections, folder):
-    script = Path(folder) / "ask.lua"
+    script = folder / "ask.lua"
     quoted = ",\n".join("'" + body + "'" for body in bodies)
     script.write_text(
         f"local bodies = {{{quoted}}}\nlocal n = 0\n"
@@ -230,22 +232,40 @@ def list_bodies(rows):
     return [json.dumps({"rows": [row]}) for row in rows[:50]]
 
 
-def compare_versions(graph, rows, folder, versions):
+def write_models(folder):
+    """Write the model and its graph, and return the fit."""
+    fit = fit_table(table(1000, 0), ["price"], backbone="kernel")
+    summary = {"data": "made up", **fit.summary()}
+    fit.model.save(folder / "model.onsphere", summary=summary)
+    graph = folder / "model.onnx"
+    export_onnx(fit.model, graph, X=table(500, 1).drop(columns="price"), coverage=fit.coverage, summary=summary)
+    return fit
+
+
+def write_graph(folder, name, clone):
+    """Return the graph of a version, which may not read that of another one."""
+    (folder / name).mkdir()
+    env = {**os.environ, "PYTHONPATH": f"{clone}/src"}
+    subprocess.run([sys.executable, __file__, "--write", str(folder / name)], env=env, check=True)
+    return folder / name / "model.onnx"
+
+
+def compare_versions(graphs, rows, folder, versions):
     """Measure the ONNX graph on each version in turn: one row at 8 and 32 connections, and a thousand rows at 4."""
     many = [json.dumps({"rows": (rows * 2)[:1000]})]
     kinds = [("one row", list_bodies(rows), 8), ("one row", list_bodies(rows), 32), ("1,000 rows", many, 4)]
     found = []
     for name, clone in versions.items():
-        with Served(graph, clone=clone) as served:
+        with Served(graphs[name], clone=clone) as served:
             wrk(served.url, kinds[0][1], 2, 8, folder)
             for kind, bodies, connections in kinds:
                 asked = {"version": name, "request": kind, "connections": connections}
                 found.append({**asked, **wrk(served.url, bodies, SECONDS, connections, folder)})
-    with Served(Path(folder) / "none", code=CONSTANT) as served:
+    with Served(folder / "none", code=CONSTANT) as served:
         asked = {"version": "FastAPI on h11, a constant", "request": "one row", "connections": 8}
         found.append({**asked, **wrk(served.url, kinds[0][1], SECONDS, 8, folder)})
     if GIVEN.litserve is not None:
-        with Served(graph, code=LITSERVE, python=GIVEN.litserve) as served:
+        with Served(graphs["now"], code=LITSERVE, python=GIVEN.litserve) as served:
             for kind, bodies, connections in kinds[:2]:
                 asked = {"version": "LitServe, nothing stored", "request": kind, "connections": connections}
                 found.append({**asked, **wrk(served.url, bodies, SECONDS, connections, folder)})
@@ -287,7 +307,7 @@ def lock_store(served, done):
         done.wait()
 
 
-def measure_attacks(graph, rows, folder, versions):
+def measure_attacks(graphs, rows, folder, versions):
     """Measure the single rows of one client, calm and while another one attacks again and again."""
     found = []
     attacks = {
@@ -296,6 +316,7 @@ def measure_attacks(graph, rows, folder, versions):
     }
     attacks["a locked store"] = lock_store
     for version, clone in versions.items():
+        graph = graphs[version]
         with Served(graph, clone=clone) as served:
             calm = wrk(served.url, list_bodies(rows), SECONDS, 1, folder)
         for name, attack in {"none": None, **attacks}.items():
@@ -342,21 +363,23 @@ def count_lost(path, rows, expected):
 
 
 def main():
+    if GIVEN.write is not None:
+        write_models(GIVEN.write)
+        return
     versions = ({} if GIVEN.before is None else {"before": GIVEN.before.resolve()}) | {"now": HERE}
     load_before = os.getloadavg()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        fit = fit_table(table(1000, 0), ["price"], backbone="kernel")
-        summary = {"data": "made up", **fit.summary()}
-        native = fit.model.save(Path(folder) / "model.onsphere", summary=summary)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fit = write_models(folder)
+        native, graph = folder / "model.onsphere", folder / "model.onnx"
+        graphs = {version: write_graph(folder, version, clone) for version, clone in versions.items()}
         new = table(500, 1).drop(columns="price")
-        graph = Path(folder) / "model.onnx"
-        export_onnx(fit.model, graph, X=new, coverage=fit.coverage, summary=summary)
         rows, expected = new.to_dict(orient="records"), fit.model.assess(new, coverage=fit.coverage).to_dict()
         asked = [(native, CONNECTIONS), (native, 4 * CONNECTIONS), (graph, CONNECTIONS)]
         measures = {
             "load": lambda: [measure_load(path, rows, expected, n_clients, folder) for path, n_clients in asked],
-            "versions": lambda: compare_versions(graph, rows, folder, versions),
-            "attacks": lambda: measure_attacks(graph, rows, folder, versions),
+            "versions": lambda: compare_versions(graphs, rows, folder, versions),
+            "attacks": lambda: measure_attacks(graphs, rows, folder, versions),
             "memory": lambda: measure_memory(graph, rows, folder),
             "kill": lambda: count_lost(native, rows, expected),
         }
