@@ -1,9 +1,9 @@
 """The service under load on loopback, beside an earlier version of it: throughput, latency, attacks, kill -9, memory.
 
 Needs wrk, which asks from a process of its own, and takes about eight minutes on an idle machine. Every answer is
-stored before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run, with
-a graph that this clone wrote of the same rows, and `--litserve PYTHON` LitServe with the graph of this version, by an
-interpreter that has litserve and onnxruntime:
+stored before it is sent. `--before CLONE` measures the service of another clone of this repository in the same run,
+with a graph that this clone wrote of the same rows, and `--litserve PYTHON` LitServe with the graph of this version, by
+an interpreter that has litserve and onnxruntime:
 
     git clone . /tmp/before && git -C /tmp/before checkout 7c930d7
     python benchmarks/service_load.py --before /tmp/before --litserve /tmp/litserve/bin/python
