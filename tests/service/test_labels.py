@@ -145,6 +145,14 @@ def test_other_types_and_too_many_labels_are_refused(running, helpers):
     assert post_labels(service, [1, 2], [1.0, 1.0]).status_code == 413
 
 
+def test_a_request_has_a_thousand_keys_at_most(shared, helpers):
+    """While keys are looked up, the single rows of others wait for the store."""
+    many = [{**helpers.row, "id": number} for number in range(1_001)]
+    assert shared.assess(*many).status_code == 200
+    assert shared.assess(*many, params={"key": "id"}).status_code == 413
+    assert post_labels(shared, range(1_001), [1.0] * 1_001).status_code == 413
+
+
 @pytest.mark.parametrize(
     ("rows", "key", "expected"),
     [

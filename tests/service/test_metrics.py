@@ -5,11 +5,10 @@ import asyncio
 from onsphere.service import Settings
 from onsphere.service.limits import Gate
 from onsphere.service.metrics import Metrics
-from onsphere.service.settings import Keys
 
 
 def watch(inner):
-    return Gate(inner, settings=Settings("m"), keys=Keys(), metrics=Metrics(), paths=frozenset())
+    return Gate(inner, settings=Settings("m"), keys={}, metrics=Metrics(), paths=frozenset())
 
 
 def test_other_kinds_of_connections_are_passed_on():

@@ -4,21 +4,16 @@ import pytest
 
 from onsphere import InvalidInputError
 from onsphere.service import hash_key, make_key
-from onsphere.service.settings import Keys, Settings, is_loopback
+from onsphere.service.settings import Settings, is_loopback, read_keys
 
 
 def test_keys_come_from_a_file_too(tmp_path):
     first, second = make_key(), make_key()
     path = tmp_path / "keys"
     path.write_text(f"# whom they are for\n\nshop={hash_key(first)} assess\n{hash_key(second)}\n")
-    keys = Keys(file=path)
-    assert keys
-    assert keys.find(first) == ("shop", hash_key(first)[7:], "assess")
-    assert keys.find(second) == ("key 2", hash_key(second)[7:], "operate")
-    assert keys.find("onsphere-other") is None
-    assert keys.find(None) is None
-    assert keys.find("\ud800") is None
-    assert not Keys()
+    assert read_keys(file=path) == {hash_key(first): ("shop", "assess"), hash_key(second): ("key 2", "operate")}
+    assert hash_key("\ud800") not in read_keys(file=path)
+    assert read_keys() == {}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,7 @@ def test_a_bad_keys_file_is_reported_without_quoting_it(tmp_path, text, expected
     if text is not None:
         path.write_text(text)
     with pytest.raises(InvalidInputError, match=expected) as caught:
-        Keys(file=path)
+        read_keys(file=path)
     assert "secret" not in str(caught.value)
 
 

@@ -17,13 +17,11 @@ from onsphere.table.cells import Problem, describe_problems
 from onsphere.table.predict import tabulate_assessment
 
 _MAX_PROBLEMS = 20  # listed in one answer
-_OUTPUTS = ("value", "lower", "upper", "sigma", "noise")
-_SCORES = (
-    *("uncertainty", "novelty", "novelty_p_value"),
+_SHOWN = (
+    *("value", "lower", "upper", "sigma", "noise", "uncertainty", "novelty", "novelty_p_value"),
     *("confidence", "expected_error", "direction_norm", "anchor_residual"),
 )
-_NOVEL = 0.5  # above it, novelty is the better part of the uncertainty
-_FORMULA = re.compile(r"^(?=[=+\-@\t\r])")  # how a formula begins in a spreadsheet
+_FORMULA = re.compile(r"^(?=[=+\-@\t\r\n＝＋－＠])")  # how a formula begins in a spreadsheet
 
 
 def encode_json(values: Any) -> bytes:
@@ -34,16 +32,12 @@ def encode_json(values: Any) -> bytes:
 def answer_rows(result: Assessment, facts: Facts) -> list[dict[str, Any]]:
     """Return one object for each row; `encode_json` writes it."""
     parts: dict[str, list[Any]] = {}
-    for name in _OUTPUTS:
+    for name in _SHOWN:
         values = getattr(result, name)
         if values is not None:
             parts[name] = values.tolist()
             if values.ndim == 2:
                 parts[name] = [dict(zip(facts.targets, row, strict=True)) for row in parts[name]]
-    for name in _SCORES:
-        values = getattr(result, name)
-        if values is not None:
-            parts[name] = values.tolist()
     if result.probabilities is not None:
         names = result.output_names or ()
         parts["probabilities"] = [dict(zip(names, row, strict=True)) for row in result.probabilities.tolist()]
@@ -70,7 +64,7 @@ def _explain_rejection(result: Assessment, facts: Facts, index: int) -> str | No
         text = f"The uncertainty {float(result.uncertainty[index]):.4g} is above the threshold {facts.threshold:.4g}"
         if result.confidence is not None:
             text += f"; {float(result.confidence[index]):.1%} of the calibration rows were at least as uncertain"
-        parts += [text, *([] if "novel" in reason else _explain_uncertainty(result, index))]
+        parts.append(text)
     if "novel" in reason:
         text = "The row is too unlike those that the model has learned from"
         if result.missed is not None and facts.novelty_threshold is not None:
@@ -81,19 +75,6 @@ def _explain_rejection(result: Assessment, facts: Facts, index: int) -> str | No
             text += f"; {float(result.novelty_p_value[index]):.1%} of the calibration rows were at least as novel"
         parts.append(text)
     return " ".join(f"{part}." for part in parts) or None
-
-
-def _explain_uncertainty(result: Assessment, index: int) -> list[str]:
-    """Say where the uncertainty comes from, if the scores tell."""
-    if result.novelty is not None:
-        if float(result.novelty[index]) > _NOVEL:
-            return ["The row is unlike those that the model has learned from"]
-        return ["Rows like this one had different targets, or were predicted badly"]
-    if result.direction_norm is None:
-        return []
-    if float(result.direction_norm[index]) < 1:
-        return ["Rows like this one had different targets, or there were hardly any to learn from"]
-    return ["The model extrapolates: the row is unlike those it has learned from"]
 
 
 def write_csv(result: Assessment, facts: Facts, keys: dict[str, list[Any]]) -> bytes:

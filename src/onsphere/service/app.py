@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -28,13 +29,13 @@ from onsphere.service import schemas
 from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.batching import Batcher, PendingRequest
 from onsphere.service.child import ServedModel
-from onsphere.service.engine import Engine, ModelEngine
+from onsphere.service.engine import Engine, Facts, ModelEngine
 from onsphere.service.labels import explain_no_update, read_labels, update_model
 from onsphere.service.limits import Gate
 from onsphere.service.metrics import Metrics
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
-from onsphere.service.settings import Keys, Settings
+from onsphere.service.settings import Settings, read_keys
 from onsphere.service.store import Store, open_database
 from onsphere.table.cells import Problem, show_value
 
@@ -54,7 +55,7 @@ class Service:
 
     def __init__(self, settings: Settings, served: ServedModel | None = None) -> None:
         self.settings = settings
-        self.keys = Keys(settings.api_keys, settings.api_keys_file)
+        self.keys = read_keys(settings.api_keys, settings.api_keys_file)
         self.served = served or ServedModel(settings)
         database = open_database(settings.store_url, seconds=settings.store_timeout)
         kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
@@ -62,7 +63,7 @@ class Service:
         self.batcher = Batcher(settings, self.recorder)
         self.metrics = Metrics()
         self._n_working = 0
-        self._live_lock = asyncio.Lock()
+        self._live_lock, self._labels_lock = asyncio.Lock(), asyncio.Lock()
         self.forget_recent()
 
     @asynccontextmanager
@@ -179,7 +180,8 @@ class Service:
         body, engine = await request.body(), self.served.live.engine
         labels = await asyncio.to_thread(read_labels, body, engine, max_rows=self.settings.max_rows)
         number = request.scope["state"]["request"]
-        found = await self.use_store(lambda store: store.write_labels(labels, number))
+        async with self._labels_lock:  # so that single rows wait for those of one request at most
+            found = await self.use_store(lambda store: store.write_labels(labels, number))
         taken = found.pop("taken")
         if not taken:
             raise RequestError(
@@ -407,11 +409,13 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     async def page(request: Request) -> Response:
         return Response((_PAGE / _PAGES[request.url.path]).read_bytes(), media_type="text/html; charset=utf-8")
 
-    async def openapi(request: Request) -> Response:
+    @lru_cache(maxsize=2)  # it takes long for a model of many columns
+    def build_openapi(facts: Facts | None) -> dict[str, Any]:
         schema, place = app.openapi(), "#/components/schemas/{model}"
         labels = schemas.Labels.model_json_schema(ref_template=place)
-        own = schemas.build_body_model(service.served.facts, service.settings.max_rows)
-        rows = own.json_schema(ref_template=place) if _is_known(service, request) else {"type": "object"}
+        rows: dict[str, Any] = {"type": "object"}
+        if facts is not None:
+            rows = schemas.build_body_model(facts, service.settings.max_rows).json_schema(ref_template=place)
         parts = schema["components"]["schemas"] | rows.pop("$defs", {}) | labels.pop("$defs")
         tables = {each: {"schema": {"type": "string", "format": "binary"}} for each in MEDIA_TYPES[1:]}
         bodies = {"/v1/assess": {JSON: {"schema": rows}, **tables}, "/v1/labels": {JSON: {"schema": labels}}}
@@ -420,7 +424,11 @@ def _add_pages(app: FastAPI, service: Service) -> None:
             for path, content in bodies.items()
         }
         components = schema["components"] | {"schemas": parts}
-        return _answer_json(schema | {"paths": schema["paths"] | posts, "components": components})
+        return schema | {"paths": schema["paths"] | posts, "components": components}
+
+    async def openapi(request: Request) -> Response:
+        facts = service.served.facts if _is_known(service, request) else None
+        return _answer_json(await asyncio.to_thread(build_openapi, facts))
 
     for path in _PAGES:
         app.add_api_route(path, page, methods=["GET"], include_in_schema=False)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from onsphere.assessment import Assessment
 from onsphere.errors import OnsphereError
 from onsphere.service.answers import RequestError, answer_rows, encode_json, write_arrow, write_csv
 from onsphere.service.child import LiveModel
-from onsphere.service.labels import dump_answers, name_rows
+from onsphere.service.labels import MAX_KEYS, dump_answers, name_rows
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import CSV, JSON, Batch, join_values, read_json, read_table
 from onsphere.service.settings import Settings
@@ -122,14 +122,10 @@ class Batcher:
 
     def _assess_small(self) -> None:
         """Assess all that wait, again and again, unless another thread has taken over."""
-        while (first := self._small.get()) is not None:
-            taken = [first]
-            while len(taken) < _ROWS_PER_CALL:
-                try:
-                    pending = self._small.get_nowait()
-                except Empty:
-                    break
-                if pending is None:
+        while (pending := self._small.get()) is not None:
+            taken = [pending]
+            while len(taken) < _ROWS_PER_CALL and not self._small.empty():
+                if (pending := self._small.get()) is None:
                     self._small.put(None)
                     break
                 taken.append(pending)
@@ -239,10 +235,10 @@ def _assess_group(group: list[PendingRequest], settings: Settings) -> list[tuple
 def _read(group: list[PendingRequest], settings: Settings) -> list[Batch]:
     first = group[0]
     facts = first.live.choose_facts(first.key)
+    max_rows = settings.max_rows if first.key is None else min(settings.max_rows, MAX_KEYS)
     if first.media_type == JSON:
-        bodies = [pending.body for pending in group]
-        return read_json(bodies, facts, max_rows=settings.max_rows)
-    return [read_table(first.body, facts, first.media_type, max_rows=settings.max_rows)]
+        return read_json([pending.body for pending in group], facts, max_rows=max_rows)
+    return [read_table(first.body, facts, first.media_type, max_rows=max_rows)]
 
 
 def _build_reply(

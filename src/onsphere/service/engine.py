@@ -27,7 +27,7 @@ from onsphere.table.model_file import read_model_columns, read_summary_columns
 Values = dict[str, Any]  # what `read_cells` returned for each feature
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Facts:
     """The facts about a model, whatever file it came from."""
 

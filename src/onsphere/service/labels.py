@@ -25,6 +25,7 @@ from onsphere.table.cells import LARGEST, Problem, show_value
 
 logger = logging.getLogger("onsphere.service")
 
+MAX_KEYS = 1_000  # of one request, rows or labels: while they are joined, the answers of others wait for the store
 ROLLING = 500  # labels that a rolling coverage is the share of
 _FEWEST = 20  # labels before the first share that is shown
 _POINTS = 200  # of the rolling coverage on the page
@@ -96,7 +97,7 @@ def read_labels(body: bytes, engine: Engine, *, max_rows: int) -> list[Label]:
     """Read {"labels": [{"key": "a17", "value": 1.5}, …]}; if anything is wrong with one of them, none is read."""
     problems: list[Problem] = []
     labels: list[Label] = []
-    for row, label in enumerate(parse_json(body, "labels", max_rows)):
+    for row, label in enumerate(parse_json(body, "labels", min(max_rows, MAX_KEYS))):
         if not isinstance(label, dict) or set(label) != {"key", "value"}:
             problems.append(Problem(None, row, 'an object with "key" and "value"', show_value(label)))
         elif type(label["key"]) not in (int, float, str):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from onsphere.service.answers import RequestError
 from onsphere.service.metrics import Metrics
-from onsphere.service.settings import Keys, Settings, is_loopback
+from onsphere.service.settings import Key, Settings, hash_key, is_loopback
 
 logger = logging.getLogger("onsphere.service")
 
@@ -39,7 +39,9 @@ class Gate:
     they may hold features.
     """
 
-    def __init__(self, app: Any, *, settings: Settings, keys: Keys, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(
+        self, app: Any, *, settings: Settings, keys: dict[str, Key], metrics: Metrics, paths: frozenset[str]
+    ) -> None:
         self._app, self._settings, self._keys, self._metrics, self._paths = app, settings, keys, metrics, paths
         self._held = 0  # bytes of bodies in memory
         # Without keys, a page of another site must not reach the service by giving itself the name of this machine.
@@ -117,7 +119,7 @@ class Gate:
                 403, "Expected a key over TLS. Got one that others could read on the way: make a new one. Ask https://."
             )
         state, path = scope["state"], scope["path"]
-        state["key"] = key = None if given is None else self._keys.find(given.decode("latin-1"))
+        state["key"] = key = None if given is None else self._keys.get(hash_key(given.decode("latin-1")))
         if not path.startswith(("/v1/", "/metrics")):
             return
         if key is None:

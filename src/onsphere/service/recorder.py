@@ -94,45 +94,43 @@ class Recorder:
     def _run(self) -> None:
         self._attempt([], self._store.check)
         self._is_tried.set()
-        while True:
-            try:
-                job = self._waiting.get(timeout=_PAUSE)
-            except queue.Empty:
-                self._attempt([], self._store.check)
-                continue
-            jobs, is_last = self._take_waiting(job)
+        is_over = False
+        while not is_over:
+            jobs, is_over = self._take_waiting()
             to_write = [job for job in jobs if isinstance(job[0], list)]
-            if to_write:
+            if to_write or not jobs:
                 self._attempt(to_write, lambda jobs=to_write: self._write(jobs))
             for job in jobs:
                 if not isinstance(job[0], list):
                     self._attempt([job], lambda job=job: _finish([job], job[0](self._store)))
-            if is_last:
-                self._store.close()
-                self.trouble = "The service has ended."
-                self._fail_waiting()
-                return
+        self._store.close()
+        self.trouble = "The service has ended."
+        self._fail_waiting()
+
+    def _take_waiting(self) -> tuple[list[Job], bool]:
+        """Take all jobs that wait, none if none comes for a while, and say whether the end is among them."""
+        jobs: list[Job] = []
+        n_records = 0
+        while n_records < _MAX_TOGETHER:
+            try:
+                job = self._waiting.get(block=not jobs, timeout=_PAUSE)
+            except queue.Empty:
+                break
+            if job is None:
+                return jobs, True
+            jobs.append(job)
+            n_records += len(job[0]) if isinstance(job[0], list) else 1
+        return jobs, False
 
     def _write(self, jobs: list[Job]) -> None:
+        """Write the records of jobs; without any, see whether the store would take them."""
+        if not jobs:
+            self._store.check()
+            return
         results = self._store.write([record for records, _ in jobs for record in records])
         start = 0
         for job in jobs:
             _finish([job], results[start : (start := start + len(job[0]))])
-
-    def _take_waiting(self, job: Job | None) -> tuple[list[Job], bool]:
-        """Take all jobs that wait now, and say whether the end is among them."""
-        jobs: list[Job] = []
-        n_records = 0
-        while job is not None:
-            jobs.append(job)
-            n_records += len(job[0]) if isinstance(job[0], list) else 1
-            if n_records >= _MAX_TOGETHER:
-                return jobs, False
-            try:
-                job = self._waiting.get_nowait()
-            except queue.Empty:
-                return jobs, False
-        return jobs, True
 
     def _attempt(self, jobs: list[Job], work: Callable[[], Any]) -> None:
         self._working = (time.monotonic(), jobs)

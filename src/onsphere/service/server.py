@@ -25,7 +25,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.service.app import create_app
 from onsphere.service.child import ServedModel, exit_with_parent
 from onsphere.service.metrics import LOG_CONFIG
-from onsphere.service.settings import Keys, Settings, is_loopback
+from onsphere.service.settings import Settings, is_loopback, read_keys
 from onsphere.service.store import open_database
 
 _WORKER_SECONDS = 60  # for a worker to say that it lives
@@ -67,7 +67,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
 
 
 def _check_reachable(settings: Settings) -> None:
-    keys = Keys(settings.api_keys, settings.api_keys_file)
+    keys = read_keys(settings.api_keys, settings.api_keys_file)
     if is_loopback(settings.host):
         return
     if not (keys or settings.open):

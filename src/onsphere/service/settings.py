@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import ipaddress
 import re
 import secrets
@@ -19,7 +18,7 @@ from onsphere.errors import InvalidInputError
 ROLES = ("assess", "operate")  # the second may do all that the first may
 _PREFIX = "ONSPHERE_"
 _KEY_LINE = re.compile(
-    rf"(?:(?P<name>[\w.-]+)\s*[= ]\s*)?sha256:(?P<hash>[0-9a-f]{{64}})(?:\s+(?P<role>{'|'.join(ROLES)}))?"
+    rf"(?:(?P<name>[\w.-]+)\s*[= ]\s*)?(?P<hash>sha256:[0-9a-f]{{64}})(?:\s+(?P<role>{'|'.join(ROLES)}))?"
 )
 
 
@@ -140,7 +139,7 @@ def make_key() -> str:
 
 
 def hash_key(key: str) -> str:
-    """Return the hash of a key, which is all that the service keeps of it."""
+    """Return the hash of a key: the service keeps and compares no more, so its time tells nothing about a key."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -148,63 +147,39 @@ class Key(NamedTuple):
     """An API key that is accepted."""
 
     name: str
-    hash: str
     role: str
 
 
-class Keys:
-    """The API keys that are accepted, from lines such as "shop sha256:… assess" and from a file of such lines.
+def read_keys(lines: Iterable[str] = (), file: str | Path = "") -> dict[str, Key]:
+    """Return the API keys that are accepted by their hashes, from lines such as "shop sha256:… assess".
 
-    The name before the hash, which the logs show, and the role after it may be left out; without a role, a key may
-    operate.
+    More lines may be in a file, where others begin with #. The name before the hash, which the logs show, and the role
+    after it may be left out; without a role, a key may operate.
 
     Examples
     --------
     >>> key = make_key()
-    >>> found = Keys([f"shop {hash_key(key)} assess"]).find(key)
-    >>> found.name, found.role
-    ('shop', 'assess')
+    >>> read_keys([f"shop {hash_key(key)} assess"])[hash_key(key)]
+    Key(name='shop', role='assess')
     """
-
-    def __init__(self, lines: Iterable[str] = (), file: str | Path = "") -> None:
-        given = [line.strip() for line in [*lines, *_read_key_file(file)]]
-        self._keys = [_parse_key_line(line, number) for number, line in enumerate(filter(None, given), 1)]
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
-
-    def find(self, key: str | None) -> Key | None:
-        """Return an accepted key, or None; takes equally long for each."""
-        if key is None:
-            return None
-        code, found = hash_key(key).removeprefix("sha256:"), None
-        for known in self._keys:
-            if hmac.compare_digest(code, known.hash):
-                found = known
-        return found
-
-
-def _read_key_file(file: str | Path) -> list[str]:
-    """Return the lines of a file that are not empty and do not begin with #."""
     try:
         text = Path(file).read_text(encoding="utf-8") if file else ""
     except (OSError, UnicodeError) as error:
         raise InvalidInputError(
             f"Expected a file with hashes of API keys. Got {file}: {error}. `onsphere new-key` prints them."
         ) from None
-    lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-    if file and not lines:
+    written = [line for line in text.splitlines() if not line.strip().startswith("#")]
+    if file and not any(map(str.strip, written)):
         raise InvalidInputError(f"Expected a file with hashes of API keys. Got {file}, which has none.")
-    return lines
-
-
-def _parse_key_line(line: str, number: int) -> Key:
-    found = _KEY_LINE.fullmatch(line)
-    if found is None:
-        # The line itself is not repeated: it may be a key, and messages end up in logs.
-        raise InvalidInputError(
-            f"Expected the hash of an API key, sha256: and 64 digits, with or without a name before it and a role "
-            f"after it ({' or '.join(ROLES)}). Got something else as key {number}. Pass what `onsphere new-key` prints "
-            "as the hash, and not the key itself."
-        )
-    return Key(found["name"] or f"key {number}", found["hash"], found["role"] or ROLES[-1])
+    keys: dict[str, Key] = {}
+    for number, line in enumerate(filter(None, map(str.strip, [*lines, *written])), 1):
+        found = _KEY_LINE.fullmatch(line)
+        if found is None:
+            # The line itself is not repeated: it may be a key, and messages end up in logs.
+            raise InvalidInputError(
+                f"Expected the hash of an API key, sha256: and 64 digits, with or without a name before it and a role "
+                f"after it ({' or '.join(ROLES)}). Got something else as key {number}. Pass what `onsphere new-key` "
+                "prints as the hash, and not the key itself."
+            )
+        keys[found["hash"]] = Key(found["name"] or f"key {number}", found["role"] or ROLES[-1])
+    return keys

@@ -320,8 +320,7 @@ class Store:
                 found["taken"].append(row.model if row.features is not None else None)
             if taken:
                 connection.execute(sql.insert(_labels), taken)
-                is_taken = _answers.c.key == sql.bindparam("name")
-                connection.execute(sql.delete(_answers).where(is_taken), [{"name": label["key"]} for label in taken])
+                connection.execute(sql.delete(_answers).where(_answers.c.key.in_([each["key"] for each in taken])))
         return found
 
     def read_labels(self, model: str, after: int) -> list[Any]:
