@@ -15,7 +15,7 @@ __all__ = ["PAGES", "fill_tables"]
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-PAGES = ("guide/coverage.md", "guide/distribution.md", "guide/scale.md")
+PAGES = ("guide/coverage.md", "guide/distribution.md", "guide/scale.md", "guide/service.md")
 _SECONDS_OF_A_DAY = 86_400
 PLACE = re.compile(r"<!-- (\w+) -->\n.*?<!-- end of \1 -->", flags=re.DOTALL)
 
@@ -96,12 +96,59 @@ def make_scale_table(result: dict[str, Any]) -> str:
     )
 
 
+def make_service_table(result: dict[str, Any]) -> str:
+    """Show the speed of versions and rivals side by side, and single rows under attack."""
+    shown = {"now": "this version", "before": "the version before"}
+    speeds = {(row["version"], row["request"], row["connections"]): row for row in result["side_by_side"]}
+    kinds = [("one row", 8), ("one row", 32), ("1,000 rows", 4)]
+    body = []
+    for version in dict.fromkeys(version for version, _, _ in speeds):
+        found = [speeds.get((version, *kind)) for kind in kinds]
+        slowest = "" if found[1] is None else f"{found[1]['p99 ms']:.0f} ms"
+        rates = [f"{row['requests/s']:,.{row['requests/s'] < 100:d}f}" if row else "" for row in found]
+        body.append([shown.get(version, version), *rates[:2], slowest, rates[2]])
+    head = [
+        "requests per second",
+        "8 connections",
+        "32 connections",
+        "99 % of these within",
+        "1,000 rows each, 4 connections",
+    ]
+    native = [
+        [row["file"], str(row["connections"]), f"{row['requests/s']:.0f}", f"{row['p99 ms']:.0f} ms"]
+        for row in result["rows"]
+    ]
+    attacks = {(row["version"], row["attack"]): row for row in result["attacks"]}
+    versions = [name for name in shown if (name, "none") in attacks]
+    besieged = [
+        [attack, *(f"{attacks[name, attack]['p99 ms']:,.0f} ms" for name in versions)]
+        for attack in dict.fromkeys(attack for _, attack in attacks)
+    ]
+    worst, calm = result["largest p99 under attack, times calm"], attacks["now", "none"]["p99 ms"]
+    return (
+        f"{join_rows(head, body)}\n\nWith one more client that compared each of its answers with the model's, "
+        f"{sum(row['wrong'] for row in result['rows'])} of which were wrong:\n\n"
+        f"{join_rows(['file', 'connections', 'requests per second', '99 % within'], native)}\n\n"
+        "Single rows of one client, 99 % of which were answered within the time shown, while another one does the same "
+        "again and\nagain:\n\n"
+        f"{join_rows(['meanwhile', *(shown[name] for name in versions)], besieged)}\n\n"
+        f"The largest is {worst:.1f} times that of calm ({calm:.0f} ms). After {result['memory_requests']:,} requests "
+        f"the memory was {result['memory_growth']:+.1%} against that\nafter the first tenth. `kill -9` under load lost "
+        f"{result['lost_by_kill_9']} of {result['acknowledged_before_kill_9']:,} acknowledged answers."
+    )
+
+
 def join_rows(head: list[str], body: list[list[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in [head, *body]]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
-TABLES = {"online": make_online_table, "distribution": make_distribution_table, "scale": make_scale_table}
+TABLES = {
+    "online": make_online_table,
+    "distribution": make_distribution_table,
+    "scale": make_scale_table,
+    "service_load": make_service_table,
+}
 
 if __name__ == "__main__":
     for page in PAGES:

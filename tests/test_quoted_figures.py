@@ -110,12 +110,6 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
         batch: [pick("inference", network=f"MLP of {n} inputs", batch=batch, **hcm)[0] for n in (400, 100)]
         for batch in (1, 64)
     }
-    served = [
-        (f"{model} | {row['connections']} |", [row["requests/s"], row["p99 ms"] / 1000])
-        for row, model in zip(
-            load_result("service_load")["rows"], ("kernel model", "kernel model", "its ONNX graph"), strict=True
-        )
-    ]
     return {
         "index.md": [
             ("| Spearman |", pick("spearman", "spearman")),
@@ -214,7 +208,6 @@ def collect_figures() -> dict[str, list[tuple[str, list[float]]]]:
                 [pick_yacht("50", "chance"), pick_yacht("75", "novelty"), 25, pick_yacht("75", "chance")],
             ),
         ],
-        "guide/service.md": served,
         "quickstart/text.md": [
             (f"| {name} |", pick_methods("text", "MSP", "HCM", "FrozenHead", "KNN", metric="AUROC", set=name.lower()))
             for name in ("Yelp", "IMDB", "Emotion", "DBPedia")
