@@ -48,7 +48,7 @@ def test_another_coverage_may_be_asked_for(shared, fitted, helpers):
     body = service.http.post("/v1/assess?coverage=0.5", json={"rows": as_json(frame)}).json()
     assert body["coverage"] == 0.5
     assert_same(body["rows"], fitted.assess(frame[FEATURES], coverage=0.5))
-    for wrong in ("0", "1", "nan", "x"):
+    for wrong in ("0", "1", "nan", "x", "0.5001"):  # the last of which would be followed for good
         answer = service.http.post(f"/v1/assess?coverage={wrong}", json={"rows": [helpers.row]})
         assert answer.status_code == 422
         assert "coverage" in answer.json()["detail"]

@@ -308,23 +308,6 @@ def test_a_file_that_is_replaced_while_it_is_loaded_answers_under_its_own_hash(m
 # --- processes ---
 
 
-def test_workers_end_with_their_parent(models, tmp_path, helpers):
-    model = shutil.copy(models["array"], tmp_path / "model.onsphere")
-    with helpers.process(model, "--workers", "2") as run:
-        assert run.http.post("/v1/assess", json={"rows": [[0.5, 1.0]]}).json()["recorded"] is True
-        run.kill()
-        port = int(run.url.rpartition(":")[2])
-        helpers.until(lambda: is_closed(port))
-
-
-def is_closed(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except OSError:
-        return True
-    return False
-
-
 def test_it_ends_in_time_though_the_store_is_locked_and_a_client_never_reads(models, tmp_path, helpers):
     model = shutil.copy(models["array"], tmp_path / "model.onsphere")
     with helpers.process(model, "--grace", "1", "--store-timeout", "1") as run:

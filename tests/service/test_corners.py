@@ -1,6 +1,7 @@
 """What hardly ever happens: the end of a queue, a model that was replaced, keys without TLS, and URLs that are none."""
 
 import sys
+from concurrent.futures import Future
 
 import pytest
 import uvicorn
@@ -34,6 +35,18 @@ def test_requests_before_the_end_are_assessed(live, monkeypatch, n_most):
     batcher.stop()
     batcher._assess_small()
     assert assessed == ([1, 1] if n_most == 1 else [2])
+
+
+def test_a_request_whose_client_waits_no_more_is_not_assessed(live, monkeypatch):
+    assessed = []
+    monkeypatch.setattr(batching, "assess_together", lambda taken, settings: assessed.append(len(taken)) or [])
+    batcher, over = Batcher(SETTINGS, None), Future()
+    over.set_result(None)
+    for future in (None, over):
+        batcher._small.put(PendingRequest(live, b"{}", JSON, JSON, 0.9, "r", 0.0, future=future))
+    batcher.stop()
+    batcher._assess_small()
+    assert assessed == [1]
 
 
 def test_json_may_be_answered_as_csv(live):

@@ -3,7 +3,7 @@
 import pytest
 
 from onsphere import InvalidInputError, MissingExtraError
-from onsphere.service.store import StoreError, open_database
+from onsphere.service.store import Store, StoreError, open_database
 
 
 def test_sqlite_is_forced_to_the_disk(tmp_path, helpers):
@@ -32,6 +32,26 @@ def test_a_file_that_is_no_database_is_reported(tmp_path, facts, open_store, hel
         open_store(f"sqlite:///{tmp_path / 's.sqlite'}").write([helpers.record(facts, 0.1)])
     with pytest.raises(StoreError, match="unable to open"):
         open_store(f"sqlite:///{tmp_path / 'none' / 's.sqlite'}").check()
+
+
+def test_a_worker_that_stands_still_in_a_transaction_does_not_stop_the_others(postgres, facts, helpers):
+    stopped, other = (
+        Store(open_database(postgres.url, seconds=0.5), alpha=0.01, keep=100, keep_answers=100) for _ in range(2)
+    )
+    other.check()
+    transaction = stopped._begin()
+    transaction.__enter__()
+    helpers.until(lambda: can_write(other, helpers.record(facts, 0.1)))
+    with pytest.raises(StoreError, match="PostgreSQL"):  # whose server took the lock away
+        transaction.__exit__(None, None, None)
+    other.close()
+
+
+def can_write(store, record):
+    try:
+        return store.write([record]) == [True]
+    except StoreError:
+        return False
 
 
 def test_other_databases_are_rejected():

@@ -21,7 +21,9 @@ def make_rows(frame):
 
 def post_labels(service, keys, values):
     pairs = zip(keys, values, strict=True)
-    return service.http.post("/v1/labels", json={"labels": [{"key": key, "value": value} for key, value in pairs]})
+    labels = [{"key": key, "value": value} for key, value in pairs]
+    named = {"x-request-id": "the-same-for-all"}  # which must not make one call of `update` of them after a restart
+    return service.http.post("/v1/labels", json={"labels": labels}, headers=named)
 
 
 def assess_and_label(service, frame, error):
@@ -323,6 +325,21 @@ def test_rolling_coverage_is_the_share_of_the_latest_500():
     assert found["rolling"] == pytest.approx(shares)
     assert summarize_labels([], 0.9) is None
     assert summarize_labels([(1, None)], 0.9)["mean_error"] is None
+
+
+def test_a_request_for_another_coverage_does_not_keep_labels_from_being_followed(running, helpers):
+    """It adds to the levels of a model while these are followed."""
+
+    class Growing(dict):
+        def items(self):
+            raise RuntimeError("dictionary changed size during iteration")
+
+    service, frame = running(), helpers.table(50, seed=5)
+    assess_and_label(service, frame[:25], rng_errors(0))
+    online = service.service.served.live.engine.model.calibration_.online
+    object.__setattr__(online, "trackers", Growing(online.trackers))
+    assess_and_label(service, frame[25:], rng_errors(1))
+    assert service.service.served.live.engine.model.calibration_.online.n_labels == 50
 
 
 def test_the_level_follows_all_labels_from_the_first(models, monkeypatch, facts, helpers):

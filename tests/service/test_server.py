@@ -34,7 +34,7 @@ def model(models, tmp_path):
 
 def test_it_starts_answers_with_a_key_and_stops(model, helpers):
     key = make_key()
-    options = ("--host", "0.0.0.0", "--forwarded-allow-ips", "127.0.0.1")
+    options = ("--host", "0.0.0.0", "--forwarded-allow-ips", "127.0.0.1", "--workers", "2")
     with helpers.process(model, *options, env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
         assert run.http.get("/v1/model").status_code == 401
         run.http.headers["x-api-key"] = key
@@ -142,7 +142,7 @@ def test_other_machines_are_not_served_without_keys(model):
         serve(Settings(model, port=0, store="mysql://x"))
 
 
-def test_workers_share_one_alarm_and_reload_together(model, models, helpers):
+def test_workers_share_one_alarm_reload_together_and_end_with_their_parent(model, models, helpers):
     with helpers.process(model, "--workers", "2") as run:
         seen = set()
 
@@ -163,8 +163,8 @@ def test_workers_share_one_alarm_and_reload_together(model, models, helpers):
         run.send_signal(signal.SIGHUP)
         helpers.until(lambda: len({ask()["model"] for _ in range(6)} | seen) == 2 and ask()["model"] not in seen)
         helpers.until(lambda: not {ask()["model"] for _ in range(10)} & seen)
-        run.send_signal(signal.SIGTERM)
-        assert run.wait(120) == 0
+        run.kill()
+        helpers.until(lambda: is_closed(int(run.url.rpartition(":")[2])))
 
 
 def test_no_request_is_dropped_while_the_model_is_replaced(running, models, helpers):
@@ -193,7 +193,7 @@ def test_no_request_is_dropped_while_the_model_is_replaced(running, models, help
     assert len(set(found)) == 3
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(model, helpers):
+def test_kill_9_loses_nothing_that_was_acknowledged(model, running, helpers):
     acknowledged, done = [], threading.Event()
 
     def ask(url):
@@ -220,9 +220,9 @@ def test_kill_9_loses_nothing_that_was_acknowledged(model, helpers):
         (n_rows,) = connection.execute("SELECT COUNT(*) FROM onsphere_assessments").fetchone()
     connection.close()
     assert set(acknowledged) <= kept
-    with helpers.process(model) as run:  # and the monitor goes on from there
-        run.http.post("/v1/assess", json={"rows": [helpers.row]})
-        assert run.http.get("/v1/live").json()["drift"]["rows_seen"] == n_rows + 1
+    service = running(model, store=f"{model}.sqlite")  # and the monitor goes on from there
+    service.assess(helpers.row)
+    assert service.http.get("/v1/live").json()["drift"]["rows_seen"] == n_rows + 1
 
 
 def test_a_thousand_slow_connections_do_not_keep_others_out(model, helpers):
@@ -383,15 +383,14 @@ def test_workers_watch_their_parent(monkeypatch, models):
     assert seen == ["start", "start", "watch", ["socket"]]
 
 
-def test_keys_are_taken_over_tls(models, tmp_path, helpers):
+def test_keys_are_taken_over_tls(running, tmp_path):
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl makes the certificate")
     key, names = make_key(), ["-subj", "/CN=localhost", "-days", "1"]
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run([*command, *names], cwd=tmp_path, check=True, capture_output=True)
-    model = str(shutil.copy(models["array"], tmp_path / "model.onsphere"))
-    tls = ("--certfile", str(tmp_path / "cert.pem"), "--keyfile", str(tmp_path / "key.pem"))
-    with helpers.process(model, "--host", "0.0.0.0", *tls, env={"ONSPHERE_API_KEYS": hash_key(key)}) as run:
-        assert run.url.startswith("https://")
-        assert run.http.get("/v1/model", headers={"x-api-key": key}).status_code == 200
+    tls = {"certfile": str(tmp_path / "cert.pem"), "keyfile": str(tmp_path / "key.pem")}
+    service = running("array", host="0.0.0.0", api_keys=(hash_key(key),), **tls)
+    address = f"https://127.0.0.1:{service.port}/v1/model"
+    assert httpx.get(address, headers={"x-api-key": key}, timeout=120, verify=False).status_code == 200

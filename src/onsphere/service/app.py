@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
@@ -179,7 +180,7 @@ class Service:
             raise RequestError(415, f"Expected labels of the type {JSON}. Got another.")
         body, engine = await request.body(), self.served.live.engine
         labels = await asyncio.to_thread(read_labels, body, engine, max_rows=self.settings.max_rows)
-        number = request.scope["state"]["request"]
+        number = f"{request.scope['state']['request']} {uuid.uuid4().hex}"  # a client may give each the same name
         async with self._labels_lock:  # so that single rows wait for those of one request at most
             found = await self.use_store(lambda store: store.write_labels(labels, number))
         taken = found.pop("taken")

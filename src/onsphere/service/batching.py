@@ -48,6 +48,11 @@ class PendingRequest:
     future: asyncio.Future[tuple[Reply, bool]] | None = None  # the answer, and whether it was stored
     reply: Reply | None = None  # the answer before it is stored
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its client waits no more."""
+        return self.future is not None and self.future.done()
+
 
 @dataclass(frozen=True, eq=False)
 class Reply:
@@ -129,6 +134,7 @@ class Batcher:
                     self._small.put(None)
                     break
                 taken.append(pending)
+            taken = [pending for pending in taken if not pending.is_over]
             working = self._working = (time.monotonic(), taken)
             outcomes = assess_together(taken, self._settings)
             is_replaced = self._working is not working
@@ -141,7 +147,7 @@ class Batcher:
 
     def _assess_large(self) -> None:
         while (pending := self._large.get()) is not None:
-            if pending.future is None or pending.future.done():  # it waited for too long
+            if pending.is_over:
                 continue
             left = self._settings.timeout - (time.perf_counter() - pending.started)
             try:

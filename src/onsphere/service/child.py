@@ -75,7 +75,7 @@ class Child:
             engine = pending.live.engine
             calibration = None
             if isinstance(engine, ModelEngine) and engine.last_label != self._last_label:
-                self._last_label, calibration = engine.last_label, engine.model.calibration_
+                self._last_label, calibration = engine.last_label, engine.copy_calibration()
             try:
                 self._connection.send((calibration, replace(pending, live=None, future=None)))
                 reply = self._receive(seconds)

@@ -6,7 +6,7 @@ import hashlib
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,13 @@ class ModelEngine:
             return np.column_stack(list(values.values()))
         pandas = import_pandas()
         return pandas.DataFrame({name: pandas.Series(each, dtype=each.dtype) for name, each in values.items()})
+
+    def copy_calibration(self) -> Any:
+        """Copy the calibration; requests for another coverage may add to the levels of the model's own at any time."""
+        found: Any = self.model.calibration_
+        if found.online is None:
+            return found
+        return replace(found, online=replace(found.online, trackers=dict(found.online.trackers)))
 
     def interrupt(self) -> None:
         """Do nothing: a thread of Python cannot be stopped."""

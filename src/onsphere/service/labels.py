@@ -187,7 +187,7 @@ def update_model(engine: ModelEngine, labels: Sequence[Any]) -> None:
 
 def _update_copy(engine: ModelEngine, features: Sequence[str], values: list[Any]) -> Any:
     model: Any = object.__new__(type(engine.model))  # not copy.copy, which would copy a network
-    vars(model).update(vars(engine.model))
+    vars(model).update(vars(engine.model), calibration_=engine.copy_calibration())
     X, y = engine.build_rows(Batch.from_json(engine.facts, features).values), np.array(values)
     with np.errstate(all="ignore"):  # as in `ModelEngine.assess`
         model.update(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y)

@@ -53,7 +53,10 @@ class Options(BaseModel):
     """Options of a request beside its rows."""
 
     model_config = ConfigDict(extra="ignore")
-    coverage: float | None = Field(default=None, gt=0, lt=1, description="Of intervals or sets.")
+    # Each coverage is followed for good once labels come, so there are only so many.
+    coverage: float | None = Field(
+        default=None, gt=0, lt=1, multiple_of=0.005, description="Of intervals or sets, in steps of 0.005."
+    )
     key: str | None = Field(
         default=None, max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels."
     )

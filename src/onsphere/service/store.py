@@ -108,7 +108,8 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
         return engine
     if given.drivername in ("postgresql", "postgres"):
         patience = {"connect_timeout": max(2, round(seconds)), "tcp_user_timeout": round(1000 * seconds)}
-        settings = f"-c statement_timeout={round(1000 * seconds)} -c client_min_messages=warning"
+        limits = {"statement_timeout": 1000 * seconds, "idle_in_transaction_session_timeout": 2000 * seconds}
+        settings = "-c client_min_messages=warning" + "".join(f" -c {name}={round(ms)}" for name, ms in limits.items())
         try:
             return sql.create_engine(
                 given.set(drivername="postgresql+psycopg"),
