@@ -120,7 +120,9 @@ class ModelEngine:
         scores = (None, None) if calibration is None else (calibration.uncertainty, calibration.missed)
         self.facts = _build_facts(path, content, manifest, columns, coverage, scores, _name_targets(self.model))
         self.facts.levels.update(_find_levels(self.model))
-        self.facts.more["notes"] = list(dict.fromkeys([*(str(each.message) for each in caught), *_list_notes(summary)]))
+        self.facts.more["notes"] = list(
+            dict.fromkeys([*(str(each.message) for each in caught), *self.facts.more["notes"]])
+        )
 
     def assess(self, values: Values, *, coverage: float) -> Assessment:
         """Assess each row."""
@@ -276,13 +278,9 @@ def _build_facts(
             **{name: manifest[name] for name in described},
             **{name: manifest.get(name) for name in ("novelty_rule", "frames")},
             **{"classes": classes, "backbone": summary.get("backbone"), "figures": summary.get("figures", {})},
-            "notes": _list_notes(summary),
+            "notes": list(summary.get("notes", ())),
         },
     )
-
-
-def _list_notes(summary: dict[str, Any]) -> list[str]:
-    return list(summary.get("notes", ()))
 
 
 def _name_targets(model: Any) -> Sequence[str]:

@@ -100,7 +100,7 @@ class Gate:
                     raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
         if b"content-length" in headers and b"transfer-encoding" in headers:
             raise RequestError(400, "Expected a body whose length is said in one way. Got two ways. Send one of them.")
-        if self._own_names and not _names_this_machine(headers.get(b"host", b"")):
+        if self._own_names and not _names_this_machine(headers.get(b"host", b"")[:300]):
             raise RequestError(421, "Expected a request to this machine by its own name, such as localhost.")
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
