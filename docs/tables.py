@@ -118,24 +118,35 @@ def make_service_table(result: dict[str, Any]) -> str:
         [row["file"], str(row["connections"]), f"{row['requests/s']:.0f}", f"{row['p99 ms']:.0f} ms"]
         for row in result["rows"]
     ]
-    attacks = {(row["version"], row["attack"]): row for row in result["attacks"]}
-    versions = [name for name in shown if (name, "none") in attacks]
-    besieged = [
-        [attack, *(f"{attacks[name, attack]['p99 ms']:,.0f} ms" for name in versions)]
-        for attack in dict.fromkeys(attack for _, attack in attacks)
+    parts = [
+        join_rows(head, body),
+        "With one more client that compared each of its answers with the model's, "
+        f"{sum(row['wrong'] for row in result['rows'])} of which were wrong:",
+        join_rows(["file", "connections", "requests per second", "99 % within"], native),
     ]
-    worst, calm = result["largest p99 under attack, times calm"], attacks["now", "none"]["p99 ms"]
-    return (
-        f"{join_rows(head, body)}\n\nWith one more client that compared each of its answers with the model's, "
-        f"{sum(row['wrong'] for row in result['rows'])} of which were wrong:\n\n"
-        f"{join_rows(['file', 'connections', 'requests per second', '99 % within'], native)}\n\n"
-        "Single rows of one client, 99 % of which were answered within the time shown, while another one does the same "
-        "again and\nagain:\n\n"
-        f"{join_rows(['meanwhile', *(shown[name] for name in versions)], besieged)}\n\n"
-        f"The largest is {worst:.1f} times that of calm ({calm:.0f} ms). After {result['memory_requests']:,} requests "
-        f"the memory was {result['memory_growth']:+.1%} against that\nafter the first tenth. `kill -9` under load lost "
-        f"{result['lost_by_kill_9']} of {result['acknowledged_before_kill_9']:,} acknowledged answers."
-    )
+    if "attacks" in result:
+        attacks = {(row["version"], row["attack"]): row for row in result["attacks"]}
+        versions = [name for name in shown if (name, "none") in attacks]
+        besieged = [
+            [attack, *(f"{attacks[name, attack]['p99 ms']:,.0f} ms" for name in versions)]
+            for attack in dict.fromkeys(attack for _, attack in attacks)
+        ]
+        worst, calm = result["largest p99 under attack, times calm"], attacks["now", "none"]["p99 ms"]
+        parts += [
+            "Single rows of one client, 99 % of which were answered within the time shown, while another one does the "
+            "same again and\nagain:",
+            join_rows(["meanwhile", *(shown[name] for name in versions)], besieged),
+            f"The largest is {worst:.1f} times that of calm ({calm:.0f} ms).",
+        ]
+    if "memory_growth" in result:
+        parts.append(
+            f"After {result['memory_requests']:,} requests the memory was {result['memory_growth']:+.1%} against that "
+            "after the first tenth."
+        )
+    if "lost_by_kill_9" in result:
+        lost, n_acknowledged = result["lost_by_kill_9"], result["acknowledged_before_kill_9"]
+        parts.append(f"`kill -9` under load lost {lost} of {n_acknowledged:,} acknowledged answers.")
+    return "\n\n".join(parts)
 
 
 def join_rows(head: list[str], body: list[list[str]]) -> str:
