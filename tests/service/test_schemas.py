@@ -4,9 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import ValidationError
 
 from onsphere.service.engine import load_engine
-from onsphere.service.schemas import build_body_model
+from onsphere.service.schemas import Options, build_body_model
 
 
 def test_the_schema_follows_the_columns(text_facts, models):
@@ -16,6 +17,15 @@ def test_the_schema_follows_the_columns(text_facts, models):
     assert in_order["minItems"] == 5
     array = load_engine(models["array"]).facts
     assert set(describe_row(array)[0]["properties"]) == {"x0", "x1"}
+
+
+def test_a_coverage_comes_in_steps():
+    """Each is followed for good once labels come."""
+    for step in range(1, 200):
+        assert Options.model_validate({"coverage": f"{step / 200:.3f}"}).coverage == step / 200
+    for wrong in ("5e-324", "0.9001", "0.9000000000001", "0.9999999999999"):
+        with pytest.raises(ValidationError):
+            Options.model_validate({"coverage": wrong})
 
 
 def describe_row(facts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from onsphere.service.engine import Facts
@@ -49,13 +49,19 @@ def _choose_type(column: Column) -> Any:
     return date | None
 
 
+def _check_step(coverage: float) -> float:
+    """Reject what is a step but for rounding: each coverage is followed for good once labels come."""
+    if coverage != round(coverage, 3):
+        raise ValueError("Input should be a multiple of 0.005")
+    return coverage
+
+
 class Options(BaseModel):
     """Options of a request beside its rows."""
 
     model_config = ConfigDict(extra="ignore")
-    # Each coverage is followed for good once labels come, so there are only so many.
-    coverage: float | None = Field(
-        default=None, gt=0, lt=1, multiple_of=0.005, description="Of intervals or sets, in steps of 0.005."
+    coverage: Annotated[float, Field(ge=0.005, le=0.995, multiple_of=0.005), AfterValidator(_check_step)] | None = (
+        Field(default=None, description="Of intervals or sets, in steps of 0.005.")
     )
     key: str | None = Field(
         default=None, max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels."
