@@ -1,4 +1,6 @@
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,6 +10,7 @@ from typer.testing import CliRunner
 
 from onsphere import cli
 from onsphere.cli.folder import _format_time
+from onsphere.scale.dataset import DatasetSummary
 from onsphere.table import fit_table
 
 
@@ -63,7 +66,7 @@ def test_files_that_fail_are_named_and_change_the_exit_code(model, folder, tmp_p
     words = (model, folder, "--out", tmp_path / "out", "--workers", "1")
     result = run(*words, "--on-error", "skip")
     assert result.exit_code == 1
-    assert result.stdout.startswith("1 files, 30 rows")
+    assert result.stdout.startswith("1 file, 30 rows")
     assert "b.csv" in result.stderr
     assert "broken" in result.stderr
     result = run(*words)
@@ -79,7 +82,9 @@ def test_files_that_fail_are_named_and_change_the_exit_code(model, folder, tmp_p
         (["FOLDER", "--out", "OUT", "--tails", "equal", "--delimiter", ";"], "with --tails and --delimiter"),
         (["FOLDER/a.csv", "--engine", "ray"], "Expected a folder with --engine"),
         (["FOLDER/a.csv", "--workers", "2", "--on-error", "skip"], "with --workers and --on-error"),
-        (["FOLDER", "--out", "OUT", "--engine", "spark"], "engine"),
+        (["FOLDER", "--out", "OUT", "--engine", "spark"], "--engine"),
+        (["FOLDER", "--out", "OUT", "--workers", "0"], "--workers"),
+        (["FOLDER/nowhere/", "--out", "OUT"], "Expected a folder that can be used"),
         (["s3:///", "--out", "OUT"], "Expected a folder that can be used"),
     ],
 )
@@ -92,3 +97,18 @@ def test_what_cannot_be_is_said_in_a_sentence(model, folder, tmp_path, words, me
 
 def test_time_left_is_short():
     assert [_format_time(seconds) for seconds in (9.4, 600.0)] == ["9 s", "10 min"]
+
+
+def test_speed_and_time_left_are_those_of_this_run(model, folder, tmp_path, monkeypatch):
+    said, moments = [], iter([100.0, 110.0])
+
+    def assess(*_, on_progress, **__):
+        on_progress(1_000, 0.5)
+        on_progress(1_200, 0.75)
+        return DatasetSummary(1, 1_200, 1_200, {}, {}, None)
+
+    monkeypatch.setattr("onsphere.cli.folder.assess_dataset", assess)
+    monkeypatch.setattr("onsphere.cli.folder.spin", lambda *_, **__: nullcontext(said.append))
+    monkeypatch.setattr("onsphere.cli.folder.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    assert run(model, folder, "--out", tmp_path / "out").exit_code == 0
+    assert said == ["1,200 rows, 20 rows/s, 75%, 10 s left"]

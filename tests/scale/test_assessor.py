@@ -6,7 +6,7 @@ import pytest
 
 from onsphere import HCMRegressor
 from onsphere.drift import DriftMonitor
-from onsphere.errors import InvalidInputError, MissingExtraError
+from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from onsphere.export import export_onnx
 from onsphere.scale import Assessor
 from onsphere.table import fit_table
@@ -121,9 +121,26 @@ def test_errors_count_rows_from_the_first_one(assessor):
         assessor(rows, source="part-7", first_row=100)
 
 
-def test_columns_that_are_kept_must_be_there_and_have_other_names(model_path):
-    with pytest.raises(InvalidInputError, match=r"Expected columns to keep that have other names.*Got value"):
-        Assessor(model_path, keep=["value"])
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [("id", "a list of names"), ([1], "a list of names"), (["id", "id"], "more than one column named id")],
+)
+def test_keep_names_columns(model_path, keep, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Assessor(model_path, keep=keep)
+
+
+def test_only_arrow_tables_with_different_names_are_taken(model_path):
+    assessor, rows = Assessor(model_path), make_rows(2)
+    with pytest.raises(InvalidTypeError, match=r"Expected a pyarrow\.Table\. Got DataFrame"):
+        assessor(rows.to_pandas())
+    with pytest.raises(InvalidInputError, match="more than one column named id"):
+        assessor(rows.append_column("id", rows["id"]))
+
+
+def test_columns_that_are_kept_must_be_there_and_get_other_names_than_answers(model_path):
+    rows = make_rows(2).append_column("value", pa.array(["a", "b"]))
+    assert Assessor(model_path, keep=["value"])(rows)["key_value"].to_pylist() == ["a", "b"]
     with pytest.raises(InvalidInputError, match=r"Expected the column\(s\) lot"):
         Assessor(model_path, keep=["lot"])(make_rows(2))
 

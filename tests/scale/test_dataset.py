@@ -1,12 +1,15 @@
 import copy
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import csv, feather, parquet
@@ -15,7 +18,8 @@ from onsphere.errors import InvalidInputError
 from onsphere.scale import Assessor, assess_dataset
 from onsphere.scale.dataset import DatasetSummary, _make_job
 from onsphere.scale.folders import Folder
-from onsphere.scale.worker import assess_on_node
+from onsphere.scale.worker import _can_hold, assess_on_node
+from onsphere.table import fit_table
 from tests.scale.conftest import make_rows, read_bytes, to_frame
 
 
@@ -93,6 +97,7 @@ def test_another_model_or_option_needs_another_folder(model_path, graph_path, so
     with pytest.raises(InvalidInputError, match="begun with another coverage and keep"):
         assess_dataset(model_path, source, tmp_path / "out", coverage=0.5, keep=["city"])
     assert read_bytes(tmp_path / "out") == before
+    assert assess_dataset(model_path, source, tmp_path / "out", coverage=0.9, n_workers=1).rows == 150  # of the fit
 
 
 def test_files_that_change_or_go_are_followed(model_path, source, tmp_path):
@@ -251,6 +256,7 @@ def test_answers_inside_the_folder_of_the_files_are_no_files_to_assess(model_pat
         assert assess_dataset(model_path, source, source / "out", n_workers=1).files == 4
     with pytest.raises(InvalidInputError, match="Expected another folder for the answers than that of the files"):
         assess_dataset(model_path, source, source)
+    shutil.rmtree(source / "out")
     assert assess_dataset(model_path, source, source.with_name("input"), n_workers=1).files == 4  # not inside "in"
 
 
@@ -274,15 +280,19 @@ def test_a_full_disk_ends_a_run_that_can_go_on(model_path, source, tmp_path):
     assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 150
 
 
-def test_a_node_writes_the_model_to_its_disk_once(model_path, source, tmp_path, monkeypatch):
+def test_a_node_loads_the_model_that_it_is_sent_once_and_leaves_no_copy(model_path, source, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    shared = ("digest", ".onsphere", model_path.read_bytes())
+    content = model_path.read_bytes()
+    digest = f"{hashlib.sha256(content).hexdigest()}.onsphere"
     [file] = [file for file in Folder(source).list_files() if file.path.endswith("a.parquet")]
-    job = _make_job(file, "digest", Folder(source), Folder(tmp_path / "out"), None, pa.schema([]))
+    job = _make_job(file, digest, Folder(source), Folder(tmp_path / "out"), None, pa.schema([]))
     assert str(job) == "year=2023/a.parquet"
-    for _ in range(2):
-        assert assess_on_node(job, shared)["rows"] == 50
-    assert (tmp_path / "onsphere-digest.onsphere").read_bytes() == model_path.read_bytes()
+    monkeypatch.setattr("onsphere.scale.worker._loaded", {})
+    (tmp_path / f"onsphere-{digest}").write_bytes(b"a model that somebody planted")
+    assert "Expected the model that this run began with" in assess_on_node(job, b"another")["error"]
+    assert assess_on_node(job, content)["rows"] == 50
+    assert assess_on_node(job, b"which is not read again")["rows"] == 50
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name.startswith("onsphere-")]
 
 
 def test_a_model_without_a_threshold_accepts_and_rejects_nothing(table_fit, source, tmp_path):
@@ -291,3 +301,176 @@ def test_a_model_without_a_threshold_accepts_and_rejects_nothing(table_fit, sour
     model.save(tmp_path / "open.onsphere", summary=table_fit.summary())
     summary = assess_dataset(tmp_path / "open.onsphere", source, tmp_path / "out", n_workers=1)
     assert (summary.rows, summary.accepted, summary.rejected) == (150, 0, {})
+
+
+# --- what a run trusts, and what it leaves alone ---
+
+
+def test_another_source_needs_another_folder(model_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    before = read_bytes(tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="begun with another source"):
+        assess_dataset(model_path, source / "year=2023", tmp_path / "out", n_workers=1)
+    assert read_bytes(tmp_path / "out") == before
+
+
+def test_a_model_that_is_saved_again_under_its_name_is_loaded_again(table_fit, source, tmp_path):
+    path, values = tmp_path / "model.onsphere", []
+    for number in range(2):
+        model = copy.deepcopy(table_fit.model)
+        if number:
+            model.threshold_ = model.novelty_threshold_ = None
+        model.save(path, summary=table_fit.summary())
+        values.append(assess_dataset(path, source, tmp_path / f"out-{number}", n_workers=1).accepted)
+    assert values[0] > 0
+    assert values[1] == 0
+
+
+def test_a_damaged_record_or_answer_is_written_again(model_path, source, tmp_path):
+    out = tmp_path / "out"
+    summary = assess_dataset(model_path, source, out, n_workers=1)
+    before = read_bytes(out)
+    records = sorted((out / "_onsphere/files").iterdir())
+    whole = json.loads(records[3].read_text())
+    for record, text in zip(records, ("", "{}", "[]", json.dumps(whole | {"rejected": {"noise": "x"}})), strict=True):
+        record.write_text(text)
+    assert assess_dataset(model_path, source, out, n_workers=1) == summary
+    assert read_bytes(out) == before
+    next((out / "year=2023").iterdir()).write_text("x")
+    assert assess_dataset(model_path, source, out, n_workers=1) == summary
+    assert read_bytes(out) == before
+    (out / "_onsphere/run.json").write_text("[1]")
+    with pytest.raises(InvalidInputError, match=r"whose _onsphere/run\.json is damaged"):
+        assess_dataset(model_path, source, out, n_workers=1)
+
+
+def test_nothing_is_removed_but_what_a_run_wrote(model_path, source, tmp_path):
+    out = tmp_path / "out"
+    assess_dataset(model_path, source, out, n_workers=1)
+    (out / "mine").mkdir()
+    (out / "mine/.download.part").write_text("half")
+    left = out / "mine/.a-0123456789abcdef.parquet.17-0.part"
+    left.write_text("of a process that was killed")
+    (tmp_path / "man").mkdir()
+    (tmp_path / "man/a.parquet").write_text("mine")
+    (out / "_onsphere/files/0123456789abcdef.json").write_text('{"output": "../man/a.parquet", "record": "../man"}')
+    assert assess_dataset(model_path, source, out, n_workers=1).files == 4
+    assert (tmp_path / "man/a.parquet").exists()
+    assert (out / "mine/.download.part").exists()
+    assert not left.exists()
+    assert not (out / "_onsphere/files/0123456789abcdef.json").exists()
+
+
+def test_a_run_that_stops_leaves_no_old_summary(model_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    (source / "year=2024/d.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(InvalidInputError, match=r"d\.parquet"):
+        assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    assert not (tmp_path / "out/_onsphere/summary.json").exists()
+
+
+def test_pyarrow_has_its_threads_back(model_path, source, tmp_path):
+    before = pa.cpu_count()
+    pa.set_cpu_count(3)
+    try:
+        assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+        assert pa.cpu_count() == 3
+    finally:
+        pa.set_cpu_count(before)
+
+
+# --- files that differ ---
+
+
+@pytest.mark.parametrize("content", [b"PAR1 and then nothing", b"", b"other,columns\n1,2\n"])
+def test_a_first_file_that_cannot_be_read_is_skipped(model_path, source, tmp_path, content):
+    (source / "year=2023/a.parquet").unlink()
+    (source / "year=2023/a.csv").write_bytes(content)
+    summary = assess_dataset(model_path, source, tmp_path / "out", on_error="skip", n_workers=1)
+    assert (summary.rows, list(summary.failures)) == (100, ["year=2023/a.csv"])
+    with pytest.raises(InvalidInputError, match=r"year=2023/a\.csv"):
+        assess_dataset(model_path, source, tmp_path / "stopped", n_workers=1)
+    for path in source.rglob("*.parquet"):
+        path.write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(InvalidInputError, match="Expected"):
+        assess_dataset(model_path, source, tmp_path / "none", on_error="skip", n_workers=1)
+
+
+def test_whatever_one_file_holds_the_others_are_assessed(model_path, source, tmp_path):
+    rows = make_rows(5)
+    cities = pa.array([b"\xff\xfe"] * 5, pa.binary())
+    parquet.write_table(rows.set_column(3, "city", cities), source / "year=2023/b.parquet")
+    strange = os.fsencode(source) + b"/year=2024/\xff.csv"
+    with open(strange, "wb") as file:
+        file.write(b"nothing\n")
+    summary = assess_dataset(model_path, source, tmp_path / "out", on_error="skip", n_workers=1)
+    assert summary.files == 3
+    assert sorted(summary.failures)[0] == "year=2023/b.parquet"
+    assert len(summary.failures) == 2
+
+
+def test_a_csv_file_with_a_header_alone_has_answers_without_rows(model_path, tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.csv").write_text("id,size,age,city\n")
+    csv.write_csv(make_rows(5), source / "b.csv")
+    summary = assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    assert (summary.files, summary.rows) == (2, 5)
+    schemas = {parquet.read_schema(path).remove_metadata() for path in (tmp_path / "out").glob("*.parquet")}
+    assert len(schemas) == 1
+
+
+def test_a_key_without_cells_has_the_type_of_a_later_file(model_path, source, tmp_path):
+    for path in ("year=2023/a.parquet", "year=2023/b.parquet"):
+        rows = make_rows(5)
+        parquet.write_table(rows.set_column(0, "id", pa.nulls(5)), source / path)
+    assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 60
+    assert to_frame(tmp_path / "out")["id"].notna().sum() == 50
+    parquet.write_table(make_rows(5).set_column(0, "id", pa.nulls(5)), source / "year=2024/c.parquet")
+    parquet.write_table(make_rows(5).set_column(0, "id", pa.nulls(5)), source / "year=2024/d.parquet")
+    assert assess_dataset(model_path, source, tmp_path / "null", n_workers=1).rows == 20
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "fits"),
+    [
+        (pa.int64(), pa.int32(), True),
+        (pa.int64(), pa.string(), False),
+        (pa.int64(), pa.bool_(), False),
+        (pa.int64(), pa.timestamp("ns"), False),
+        (pa.timestamp("ns"), pa.timestamp("us"), True),
+        (pa.timestamp("ns"), pa.timestamp("ns", "UTC"), False),
+        (pa.string(), pa.dictionary(pa.int8(), pa.large_string()), True),
+        (pa.float64(), pa.float32(), True),
+        (pa.float32(), pa.float64(), False),
+        (pa.date32(), pa.date32(), True),
+        (pa.date32(), pa.null(), True),
+    ],
+)
+def test_keys_are_never_changed_by_the_types_of_other_files(first, later, fits):
+    assert _can_hold(first, later) == fits
+
+
+def test_a_key_that_is_named_like_an_answer_is_kept_under_another_name(table_fit, source, tmp_path):
+    frame = make_rows(300).to_pandas().rename(columns={"id": "reason"})
+    found = fit_table(frame.assign(price=frame["size"]), ["price"], backbone="kernel", keys=["reason"])
+    found.model.save(tmp_path / "model.onsphere", summary=found.summary())
+    for path in source.rglob("*.parquet"):
+        rows = parquet.read_table(path, partitioning=None)
+        parquet.write_table(rows.rename_columns(["reason", *rows.column_names[1:]]), path)
+    assess_dataset(tmp_path / "model.onsphere", source, tmp_path / "out", n_workers=1)
+    answers = to_frame(tmp_path / "out")
+    assert answers["key_reason"].tolist()[:2] == ["97-0", "97-1"]
+    assert "97-0" not in set(answers["reason"])
+
+
+def test_a_column_that_is_kept_of_folders_is_read_back_from_them(model_path, source, tmp_path):
+    assess_dataset(model_path, source, tmp_path / "out", keep=["id", "year"], n_workers=1)
+    assert sorted(set(pd.read_parquet(tmp_path / "out")["year"].astype(int))) == [2023, 2024]
+
+
+def test_long_names_are_cut(model_path, tmp_path):
+    source = tmp_path / "in"
+    source.mkdir()
+    parquet.write_table(make_rows(5), source / f"{'é' * 120}.parquet")
+    assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 5

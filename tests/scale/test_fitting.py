@@ -70,8 +70,37 @@ def test_features_are_all_other_columns_and_csv_needs_a_task(tmp_path):
     ROWS[[*NAMES, "label"]][:300].to_csv(tmp_path / "a.csv", index=False)
     head = FrozenHead("linear", frames="target", task="classification")
     assert fit_head(head, tmp_path, "label", n_workers=1).classes_.tolist() == ["high", "low", "mid"]
-    with pytest.raises(InvalidInputError, match="CSV files, which have no types"):
-        fit_head(FrozenHead(), tmp_path, "label")
+    for name in ("a.csv", "A.CSV", "a.csv.gz"):
+        [path] = tmp_path.iterdir()
+        path.rename(tmp_path / name)
+        with pytest.raises(InvalidInputError, match="CSV files, which have no types"):
+            fit_head(FrozenHead(), tmp_path, "label")
+
+
+def test_the_index_of_pandas_is_no_feature(tmp_path):
+    ROWS.loc[ROWS["a"] > 5, [*NAMES, "y"]].to_parquet(tmp_path / "a.parquet")
+    ROWS.loc[ROWS["a"] > 5, [*NAMES, "y"]].set_index("c").to_parquet(tmp_path / "b.parquet")
+    head = FrozenHead("linear", frames="target")
+    assert fit_head(head, tmp_path, "y", n_workers=1).feature_names_in_.tolist() == NAMES
+    (tmp_path / "a.parquet").unlink()
+    assert fit_head(head, tmp_path, "y", n_workers=1).feature_names_in_.tolist() == NAMES[:2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head": None}, "'head'.*a FrozenHead"),
+        ({"targets": None}, "'targets'"),
+        ({"targets": []}, "'targets'"),
+        ({"features": []}, "'features'"),
+        ({"features": ["a", "y"]}, "more than one column named y"),
+        ({"n_workers": 0}, "'n_workers' parameter of fit_head"),
+    ],
+)
+def test_what_is_asked_of_a_fit_is_checked(tmp_path, options, message):
+    ROWS[:9].to_parquet(tmp_path / "0.parquet")
+    with pytest.raises(InvalidInputError, match=message):
+        fit_head(**({"head": FrozenHead("linear"), "source": tmp_path, "targets": "y"} | options))
 
 
 def test_what_cannot_be_fitted_is_named_with_its_file(tmp_path):
@@ -120,6 +149,17 @@ def test_classes_are_calibrated_too(tmp_path):
     sets = calibrate_dataset(head, folder, "label", n_workers=1).predict_set(NEW, coverage=0.9)
     rows = make_rows(400, seed=4)
     np.testing.assert_array_equal(sets, head.calibrate(rows[NAMES], rows["label"]).predict_set(NEW, coverage=0.9))
+
+
+def test_labels_that_are_numbers_are_calibrated_from_csv_too(tmp_path):
+    rows = make_rows(400, seed=4)
+    labels = (rows["a"] > 5).astype(int)
+    head = FrozenHead("linear", frames="target", random_state=0).fit(rows[NAMES], labels)
+    rows[NAMES].assign(label=labels).to_csv(tmp_path / "a.csv", index=False)
+    found = calibrate_dataset(head, tmp_path, "label", n_workers=1).predict_set(NEW, coverage=0.9)
+    np.testing.assert_array_equal(found, head.calibrate(rows[NAMES], labels).predict_set(NEW, coverage=0.9))
+    with pytest.raises(InvalidInputError, match="'engine' parameter of calibrate_dataset"):
+        calibrate_dataset(head, tmp_path, "label", engine="spark")
 
 
 def make_calibration(model, residuals):

@@ -1,5 +1,7 @@
 """A filesystem that is not this disk: files are copied from it and to it."""
 
+import pickle
+
 import pytest
 from pyarrow import fs
 
@@ -44,6 +46,31 @@ def test_what_cannot_be_copied_is_said(elsewhere, tmp_path):
         Folder(f"far://{tmp_path}").open_copy("nothing.csv"),
     ):
         pass
+
+
+def test_links_lead_to_other_folders_but_not_in_circles(tmp_path):
+    (tmp_path / "in/d.parquet").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    for name in ("in/a.parquet", "in/d.parquet/p.csv", "other/b.csv"):
+        (tmp_path / name).write_text("rows")
+    (tmp_path / "in/loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in/other").symlink_to(tmp_path / "other")
+    (tmp_path / "other/back").symlink_to(tmp_path / "in")
+    found = [file.path for file in Folder(tmp_path / "in").list_files()]
+    assert found == ["a.parquet", "d.parquet/p.csv", "other/b.csv"]
+
+
+def test_an_ending_inside_a_name_makes_no_table(tmp_path):
+    for name in ("a.csv", "a.csv.md5", "b.csv.bak", "c.CSV.gz", "d.tsv.zip", "e.parquet", "f.dat"):
+        (tmp_path / name).write_text("rows")
+    assert [file.path for file in Folder(tmp_path).list_files()] == ["a.csv", "c.CSV.gz", "d.tsv.zip", "e.parquet"]
+
+
+def test_a_relative_place_is_the_same_for_every_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(Folder("in"))
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).root == tmp_path / "in"
 
 
 def test_removing_what_is_not_there_is_no_error(tmp_path):

@@ -30,7 +30,7 @@ def test_a_lost_node_loses_and_doubles_no_row(cluster, model_path, files, tmp_pa
     lost = []
 
     def lose_a_node(n_rows, share):
-        if not lost:
+        if n_rows and not lost:
             lost.append(threading.Thread(target=cluster.remove_node, args=(second,), kwargs={"allow_graceful": False}))
             lost[0].start()
 
@@ -70,6 +70,11 @@ def test_a_model_that_a_node_cannot_read_is_an_error_of_each_file(cluster, model
     newer.write_bytes(b"a file of a later version")
     with pytest.raises(OnsphereError, match=r"\d\.parquet: Expected a file written by save"):
         assess_dataset(newer, files, tmp_path / "out", engine="ray")
+
+
+def test_another_cluster_than_that_of_the_process_is_refused(cluster, model_path, files, tmp_path):
+    with pytest.raises(InvalidInputError, match=r"that this process is connected to.* Got 127\.0\.0\.1:1"):
+        assess_dataset(model_path, files, tmp_path / "out", engine="ray", address="127.0.0.1:1")
 
 
 def test_an_address_that_nobody_answers_is_named(model_path, files, tmp_path, monkeypatch):

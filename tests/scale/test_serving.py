@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
 from unittest import mock
 
 import httpx
@@ -120,12 +121,49 @@ def test_replicas_answer_as_the_plain_service_and_one_that_is_killed_loses_nothi
         ({}, "Expected a PostgreSQL database as the store"),
         ({"store": "postgresql://nobody@localhost/x", "host": "0.0.0.0"}, "Got no keys"),
         ({"store": "postgresql://nobody@localhost/x", "certfile": "a.pem"}, "a certificate, which Ray does not take"),
+        ({"store": "postgresql://nobody@localhost/x"}, r"Got model\.onsphere, which does not exist"),
     ],
 )
 def test_settings_that_do_not_fit_are_rejected(options, message):
     pytest.importorskip("ray.serve", reason="needs ray[serve]")
     with pytest.raises(InvalidInputError, match=message), run_replicas(Settings("model.onsphere", **options)):
         pass
+
+
+class OtherServe:
+    """Stands for Ray Serve where the application of somebody else runs."""
+
+    def __init__(self, applications):
+        self.applications, self.called = applications, []
+
+    def status(self):
+        return SimpleNamespace(proxies={}, applications=self.applications)
+
+    def run(self, *_, **__):
+        raise RuntimeError("Deploying application onsphere failed")
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: self.called.append(name) or (lambda *_: mock.MagicMock())
+
+
+@pytest.mark.parametrize(("others", "ends"), [({}, ["delete", "shutdown"]), ({"theirs": 1}, ["delete"])])
+def test_replicas_that_do_not_start_are_told_and_other_applications_stay(model_path, monkeypatch, others, ends):
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.serve", reason="needs ray[serve]")
+    serve = OtherServe(others)
+    monkeypatch.setattr(ray, "serve", serve)
+    monkeypatch.setattr("onsphere.scale.serving.connect", lambda address: nullcontext())
+    settings = Settings(str(model_path), store="postgresql://nobody@localhost/x")
+    with pytest.raises(InvalidInputError, match="Expected replicas that start"), run_replicas(settings):
+        pass
+    assert serve.called[-len(ends) :] == ends
+    assert ("shutdown" in serve.called) == ("shutdown" in ends)
+
+
+def test_an_address_without_ray_is_refused(model_path):
+    result = CliRunner().invoke(app, ["serve", str(model_path), "--address", "ray-head:6379"])
+    assert result.exit_code == 2
+    assert "Expected --engine ray with --address ray-head:6379" in result.stderr
 
 
 def test_a_missing_package_is_named(monkeypatch):

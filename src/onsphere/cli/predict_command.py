@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -53,14 +53,14 @@ def predict(
     ] = False,
     delimiter: Delimiter = None,
     engine: Annotated[
-        str, typer.Option(help="For a folder: local, all cores of this machine, or ray, a cluster.")
+        Literal["local", "ray"], typer.Option(help="For a folder: local, all cores of this machine, or ray, a cluster.")
     ] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster.", show_default="a new one here")] = None,
     workers: Annotated[
-        int | None, typer.Option(help="For a folder: how many files at once.", show_default="one on each core")
+        int | None, typer.Option(min=1, help="For a folder: how many files at once.", show_default="one on each core")
     ] = None,
     on_error: Annotated[
-        str, typer.Option(help="For a folder: stop at a file that cannot be read, or skip it.")
+        Literal["stop", "skip"], typer.Option(help="For a folder: stop at a file that cannot be read, or skip it.")
     ] = "stop",
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -78,7 +78,7 @@ def predict(
     check_option("predict", "--keep", keep, KEPT)
     levels = read_levels(quantiles)
     for_folders: Any = {"engine": engine, "address": address, "n_workers": workers, "on_error": on_error}
-    if "://" in data or Path(data).is_dir():
+    if "://" in data or data.endswith("/") or Path(data).is_dir():
         from onsphere.cli.folder import predict_folder
 
         for_files = {

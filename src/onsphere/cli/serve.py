@@ -107,6 +107,7 @@ def serve(
 
     Every option can come from the environment as well: --read-timeout from ONSPHERE_READ_TIMEOUT, and so on.
     """
+    from onsphere.errors import InvalidInputError
     from onsphere.service import Settings
     from onsphere.service import serve as run
 
@@ -136,6 +137,8 @@ def serve(
         grace=grace,
         telemetry=telemetry,
     )
+    if address is not None and engine != "ray":
+        raise InvalidInputError(f"Expected --engine ray with --address {address}. Got {engine}. Add --engine ray.")
     if engine == "ray":
         from onsphere.scale.serving import serve_on_ray
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import check_number, missing_extra_error
+from onsphere._internal.validation import check_number, check_unique_names, missing_extra_error, parameter_error
 from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
-from onsphere.errors import InvalidInputError
+from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export import open_graph, prepare_inputs
 from onsphere.export.graph_answers import list_answers, run_graph
 from onsphere.persistence import get_calibration_method
 from onsphere.table.cells import read_features
-from onsphere.table.columns import Column, check_has, join_names
+from onsphere.table.columns import Column, check_has
 from onsphere.table.files import to_frame
 from onsphere.table.model_file import load_table_model, read_summary_columns
 from onsphere.table.predict import tabulate_assessment
@@ -41,12 +41,14 @@ class Assessor:
     coverage : float in (0, 1), optional
         Of intervals or sets; by default that of the fit. That of a graph is fixed.
     keep : sequence of str, optional
-        The columns of a table that stay beside the answers; by default the keys of the model that the table has.
+        The columns of a table that stay beside the answers; by default the keys of the model that the table has. One
+        with the name of an answer becomes key_NAME.
 
     Attributes
     ----------
     columns : list of Column
         Of the table that the model was fitted on.
+    coverage : float
     answer_schema : pyarrow.Schema
         Of the answers, without the columns that are kept.
 
@@ -73,20 +75,18 @@ class Assessor:
             raise missing_extra_error("Assessor", "pyarrow", "scale") from None
         if coverage is not None:
             check_number("Assessor", "coverage", coverage, above=0, below=1)
+        names: Any = keep or ()
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise parameter_error("Assessor", "keep", "a list of names of columns", keep)
+        check_unique_names("keep", names)
         path = Path(path)
         self._model: Any = _Graph(path) if path.suffix.lower() == ".onnx" else _Model(path)
         self.columns: list[Column] = self._model.columns
         self.keep = None if keep is None else list(keep)
-        self._coverage = self._model.coverage if coverage is None else coverage
+        self.coverage: float = self._model.coverage if coverage is None else coverage
         self._features = [column.name for column in self.columns if column.is_feature]
         self._threads = ThreadpoolController()
         self.answer_schema = self._answer(self._make_empty_row()).schema
-        clash = sorted(set(self.keep or ()) & set(self.answer_schema.names))
-        if clash:
-            raise InvalidInputError(
-                f"Expected columns to keep that have other names than the answers. Got {join_names(clash)}. Rename "
-                "them in the table."
-            )
 
     def __call__(
         self, table: Any, *, source: str = "the table", first_row: int = 0, monitor: DriftMonitor | None = None
@@ -110,6 +110,12 @@ class Assessor:
         """
         import pyarrow as pa
 
+        if not isinstance(table, pa.Table):
+            raise InvalidTypeError(
+                f"Expected a pyarrow.Table. Got {type(table).__name__}. Convert it with pyarrow.Table.from_pandas or "
+                "pyarrow.Table.from_batches."
+            )
+        check_unique_names(source, table.column_names)
         kept = self.list_kept(table.column_names)
         check_has(source, table.column_names, [*self._features, *kept])
         parts = [self.answer_schema.empty_table()]
@@ -119,16 +125,18 @@ class Assessor:
             parts.append(self._answer(read_features(frame, self.columns, source=source), monitor))
         answers = pa.concat_tables(parts).combine_chunks()
         for place, name in enumerate(kept):
-            answers = answers.add_column(place, table.schema.field(name), table[name])
+            answers = answers.add_column(place, table.schema.field(name).with_name(self.rename_kept(name)), table[name])
         return answers
 
     def list_kept(self, names: Sequence[str]) -> list[str]:
         """Return the columns that are kept of a table with these columns."""
         if self.keep is not None:
             return self.keep
-        answers = self.answer_schema.names
-        keys = [column.name for column in self.columns if column.kind == "key"]
-        return [name for name in keys if name in names and name not in answers]
+        return [column.name for column in self.columns if column.kind == "key" and column.name in names]
+
+    def rename_kept(self, name: str) -> str:
+        """Return the name that a column which is kept has beside the answers."""
+        return f"key_{name}" if name in self.answer_schema.names else name
 
     def make_monitor(self) -> DriftMonitor | None:
         """Return a drift monitor that has seen the calibration rows; None after a cross-validation.
@@ -141,7 +149,7 @@ class Assessor:
         import pyarrow as pa
 
         with self._threads.limit(limits=1), np.errstate(all="ignore"):  # rows far away may overflow
-            result = self._model.assess(features, self._coverage)
+            result = self._model.assess(features, self.coverage)
         if monitor is not None:
             monitor.update(result[:: math.ceil(len(result) / _ROWS_WATCHED)])
         return pa.table(tabulate_assessment(result, self._model.targets))

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import check_number, check_option
+from onsphere._internal.validation import check_option
 from onsphere.errors import InvalidInputError
 from onsphere.scale.assessor import Assessor
-from onsphere.scale.engines import ENGINES, run_locally, run_on_ray
+from onsphere.scale.engines import check_engine, run_locally, run_on_ray
 from onsphere.scale.folders import Folder, StoredFile
 from onsphere.scale.worker import Job, assess_file, assess_on_node, list_columns
 from onsphere.table.columns import check_has
@@ -28,6 +28,8 @@ __all__ = ["ON_ERROR", "DatasetSummary", "assess_dataset"]
 
 ON_ERROR = ("stop", "skip")
 _RECORDS = "_onsphere"  # readers of data sets pass over names that begin with _
+_LONGEST_STEM = 150  # bytes of the name of a file that its answers have too
+_SUMMARY = f"{_RECORDS}/summary.json"
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,10 @@ def assess_dataset(
     on_error : {"stop", "skip"}
         Whether a file that cannot be assessed ends the run, or is told at the end; what is done is kept either way.
     on_progress : function of an int and a float, optional
-        Called after each file with the number of rows and the share of bytes that are done.
+        Called first and after each file, with the number of rows and the share of bytes that are done.
     """
-    check_option("assess_dataset", "engine", engine, ENGINES)
+    check_engine("assess_dataset", engine, n_workers, address)
     check_option("assess_dataset", "on_error", on_error, ON_ERROR)
-    if n_workers is not None:
-        check_number("assess_dataset", "n_workers", n_workers, above=1, closed="left", whole=True)
-    if address is not None and engine != "ray":
-        raise InvalidInputError(f"Expected no address with the engine {engine}. Got {address}. Pass engine='ray'.")
     model, inside, outside = Path(model), Folder(source), Folder(out)
     assessor = Assessor(model, coverage=coverage, keep=keep)
     content = model.read_bytes()
@@ -108,15 +106,18 @@ def assess_dataset(
         raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {inside}, without any.")
     with _lock(outside):
         outside.remove_leftovers()
-        digest = hashlib.sha256(content).hexdigest()
-        _check_same_run(outside, {"model": digest, "coverage": coverage, "keep": None if keep is None else list(keep)})
-        kept = _find_kept(assessor, inside, files[0])
+        digest = f"{hashlib.sha256(content).hexdigest()}{model.suffix}"
+        options = {"model": digest, "coverage": assessor.coverage, "keep": None if keep is None else list(keep)}
+        _check_same_run(outside, options | {"source": str(inside).split("?")[0]})
+        kept = _find_kept(assessor, inside, files, skip=on_error == "skip")
         absent = [name for name in _list_wanted(assessor) if name not in kept.names]
         jobs = [_make_job(file, digest, inside, outside, coverage, kept, absent) for file in files]
         done = _find_done(outside, jobs)
+        outside.remove(_SUMMARY)  # of a former run
         total, failures = _Totals(sum(file.size for file in files)), dict[str, str]()
         for record in done.values():
             total.add(record)
+        on_progress(total.n_rows, total.share)
         left = [job for job in jobs if job.record not in done]
         for job, record in _run(left, model, content, engine, n_workers, address):
             if "error" in record:
@@ -131,7 +132,7 @@ def assess_dataset(
             on_progress(total.n_rows, total.share)
         outside.remove_leftovers()  # of nodes that were lost
         summary = total.summarize(failures)
-        outside.write_record(f"{_RECORDS}/summary.json", asdict(summary))
+        outside.write_record(_SUMMARY, asdict(summary))
     return summary
 
 
@@ -206,23 +207,52 @@ def _check_same_run(out: Folder, options: dict[str, Any]) -> None:
         out.write_record(f"{_RECORDS}/run.json", options)
     elif former != options:
         names = " and ".join(name for name in options if former.get(name) != options[name])
+        how = f"begun with another {names}" if former else f"whose {_RECORDS}/run.json is damaged"
         raise InvalidInputError(
-            f"Expected a folder that is empty, or was begun with the same model and options. Got {out}, begun "
-            f"with another {names}. Choose another folder."
+            f"Expected a folder that is empty, or was begun with the same source, model and options. Got {out}, {how}. "
+            "Choose another folder."
         )
 
 
-def _find_kept(assessor: Assessor, source: Folder, first: StoredFile) -> Any:
-    """Return the schema of the columns that are kept, as the first file has them."""
+def _find_kept(assessor: Assessor, source: Folder, files: Sequence[StoredFile], *, skip: bool) -> Any:
+    """Return the schema of the columns that are kept, as the first file has them.
+
+    With `skip` it is the first that can be read. A column without any cell has the type of a later file.
+    """
     import pyarrow as pa
 
-    wanted = list_columns(assessor, _list_wanted(assessor), first)
-    with source.open_copy(first.path) as path:
+    kept, first_error = None, None
+    for file in files:
+        try:
+            found = _read_kept(assessor, source, file)
+        except Exception as error:  # whatever keeps a file from being read
+            if not skip:
+                raise
+            first_error = first_error or error
+            continue
+        types = {each.name: each.type for each in found}
+        found = found if kept is None else kept
+        kept = pa.schema(
+            [each.with_type(types.get(each.name, each.type)) if pa.types.is_null(each.type) else each for each in found]
+        )
+        if not any(pa.types.is_null(each.type) for each in kept):
+            return kept
+    if kept is None and first_error is not None:
+        raise first_error
+    return kept
+
+
+def _read_kept(assessor: Assessor, source: Folder, file: StoredFile) -> Any:
+    """Return the schema of the columns that are kept of a file, without those that its folder says."""
+    import pyarrow as pa
+
+    wanted = list_columns(assessor, _list_wanted(assessor), file)
+    with source.open_copy(file.path) as path:
         found = {each.name: each for each in read_schema(path, wanted)}
-    found |= {name: pa.field(name, pa.string()) for name in first.partition}
-    kept = assessor.list_kept(list(found))
-    check_has(first.path, list(found), kept)
-    return pa.schema([found[name] for name in kept])
+    names = [*found, *file.partition]
+    kept = assessor.list_kept(names)
+    check_has(file.path, names, kept)
+    return pa.schema([found[name] for name in kept if name not in file.partition])
 
 
 def _list_wanted(assessor: Assessor) -> list[str]:
@@ -240,24 +270,42 @@ def _make_job(
     absent: Sequence[str] = (),
 ) -> Job:
     """Name the output of a file after the file, its content as far as size and time tell, and the model."""
-    digest = hashlib.sha256(f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode()).hexdigest()[:16]
-    place = PurePosixPath(file.path)
-    output = str(place.with_name(f"{place.name.split('.')[0]}-{digest}.parquet"))
-    return Job(file, source, out, output, f"{_RECORDS}/files/{digest}.json", coverage, kept, tuple(absent))
+    words = f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode(errors="surrogateescape")
+    digest, place = hashlib.sha256(words).hexdigest()[:16], PurePosixPath(file.path)
+    stem = place.name.split(".")[0].encode(errors="surrogateescape")[:_LONGEST_STEM].decode(errors="ignore")
+    output, record = str(place.with_name(f"{stem}-{digest}.parquet")), f"{_RECORDS}/files/{digest}.json"
+    return Job(file, source, out, output, record, model, coverage, kept, tuple(absent))
 
 
 def _find_done(out: Folder, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    """Return the records of jobs that are done, and remove what is there of files that have changed or gone."""
-    by_output = {job.output: job.record for job in jobs}
-    present = {file.path for file in out.list_files()}
+    """Return the records of jobs that are done, and remove what is there of files that have changed or gone.
+
+    What a record says is not trusted with what is removed: answers are found by the hash in their names.
+    """
+    by_record = {job.record: job for job in jobs}
+    sizes = {file.path: file.size for file in out.list_files()}
+    by_digest = {path.rpartition("-")[2].removesuffix(".parquet"): path for path in sizes}
     done: dict[str, dict[str, Any]] = {}
-    for record in out.read_records(f"{_RECORDS}/files"):
-        if record["output"] in by_output and record["output"] in present:
-            done[by_output[record["output"]]] = record
-        else:
-            out.remove(record["output"])
-            out.remove(record["record"])
+    for path, record in out.read_records(f"{_RECORDS}/files").items():
+        job = by_record.get(path)
+        if job and _is_whole(record) and sizes.get(job.output) == record["output_size"]:
+            done[path] = record
+            continue
+        answers = by_digest.get(PurePosixPath(path).stem)
+        if answers is not None:
+            out.remove(answers)
+        out.remove(path)
     return done
+
+
+def _is_whole(record: dict[str, Any]) -> bool:
+    numbers = [record.get(name) for name in ("size", "output_size", "rows", "accepted")]
+    rejected, value = record.get("rejected"), record.get("log_e_value")
+    return (
+        isinstance(rejected, dict)
+        and all(type(number) is int for number in [*numbers, *rejected.values()])
+        and isinstance(value, float | None)
+    )
 
 
 # --- the work ---
@@ -267,6 +315,5 @@ def _run(
     jobs: Sequence[Job], model: Path, content: bytes, engine: str, n_workers: int | None, address: str | None
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     if engine == "ray":
-        shared = (hashlib.sha256(content).hexdigest(), model.suffix, content)
-        return run_on_ray(assess_on_node, jobs, shared, n_workers=n_workers, address=address)
-    return run_locally(partial(assess_file, model), jobs, n_workers=n_workers)
+        return run_on_ray(assess_on_node, jobs, content, n_workers=n_workers, address=address)
+    return run_locally(partial(assess_file, model.read_bytes), jobs, n_workers=n_workers)

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from onsphere._internal.validation import missing_extra_error
+from onsphere._internal.processes import exit_with_parent
+from onsphere._internal.validation import check_number, check_option, missing_extra_error
 from onsphere.errors import InvalidInputError
 
-__all__ = ["ENGINES", "connect", "run_locally", "run_on_ray"]
+__all__ = ["check_engine", "connect", "run_locally", "run_on_ray"]
 
 ENGINES = ("local", "ray")
 _WAITING = 2  # jobs for each worker that are handed out at once
@@ -21,6 +22,15 @@ _RETRIES = 5  # of a job whose node was lost
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
+
+
+def check_engine(owner: str, engine: str, n_workers: int | None, address: str | None) -> None:
+    """Check what says where the work is done."""
+    check_option(owner, "engine", engine, ENGINES)
+    if n_workers is not None:
+        check_number(owner, "n_workers", n_workers, above=1, closed="left", whole=True)
+    if address is not None and engine != "ray":
+        raise InvalidInputError(f"Expected no address with the engine {engine}. Got {address}. Pass engine='ray'.")
 
 
 def run_locally(
@@ -35,7 +45,7 @@ def run_locally(
         yield from ((job, work(job)) for job in jobs)
         return
     left, running = iter(jobs), dict[Future[Answer], Job]()
-    with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(n_workers, get_context("spawn"), exit_with_parent) as pool:
         try:
             while True:
                 for job in left:
@@ -51,8 +61,9 @@ def run_locally(
             names = ", ".join(str(job) for job in list(running.values())[:n_workers])
             raise InvalidInputError(
                 f"Expected worker processes that live until their work is done. Got one that was killed, at one of "
-                f"{names}; often there was too little memory. Use fewer workers, and run this again: what is done "
-                "is kept."
+                f"{names}. If there was too little memory, use fewer workers. If a script calls this, put the call "
+                "below `if __name__ == '__main__':`, since workers import the script. Then run this again: what is "
+                "done is kept."
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -108,6 +119,11 @@ def connect(address: str | None) -> Generator[Any]:
     is_ours = not ray.is_initialized()
     if is_ours:
         _initialize(ray, address)
+    elif address not in (None, found := ray.get_runtime_context().gcs_address):
+        raise InvalidInputError(
+            f"Expected the address of the Ray cluster that this process is connected to, {found}. Got {address}. Leave "
+            "it out, or call ray.shutdown() first."
+        )
     try:
         yield ray
     finally:
@@ -117,7 +133,7 @@ def connect(address: str | None) -> Generator[Any]:
 
 def _initialize(ray: Any, address: str | None) -> None:
     try:
-        ray.init(address=address, log_to_driver=False, include_dashboard=None if address else False)
+        ray.init(address=address or "local", log_to_driver=False, include_dashboard=None if address else False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InvalidInputError(
             f"Expected a Ray cluster at {address}. Got: {' '.join(str(error).split())[:200]}. Start one with "

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from onsphere._internal.validation import check_option
+from onsphere._internal.validation import check_unique_names, parameter_error
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.models import FrozenHead
-from onsphere.scale.engines import ENGINES, run_locally, run_on_ray
+from onsphere.scale.engines import check_engine, run_locally, run_on_ray
 from onsphere.scale.folders import Folder, StoredFile
 from onsphere.scale.sketch import CalibrationSketch
 from onsphere.table.columns import Column, check_has
-from onsphere.table.files import SUFFIXES, read_batches, read_schema, to_frame
+from onsphere.table.files import read_batches, read_schema, to_frame
 
 __all__ = ["calibrate_dataset", "fit_head"]
 
@@ -76,7 +76,8 @@ def fit_head(
     targets : str or list of str
         The column with labels or values, or several with values.
     features : list of str, optional
-        By default all other columns of the first file.
+        By default all other columns of the first file, without the index of pandas. Folders such as year=2024 are no
+        columns here.
     engine, n_workers, address :
         As in `assess_dataset`.
 
@@ -92,8 +93,12 @@ def fit_head(
     >>> fit_head(FrozenHead("linear", random_state=0), folder, "y", n_workers=1).n_rows_
     300
     """
-    parts = _list_parts(source, targets, features, is_class=head.task == "classification")
-    if head.task == "auto" and any(SUFFIXES.get(Path(part.file.path).suffix) == "csv" for part in parts):
+    check_engine("fit_head", engine, n_workers, address)
+    given: Any = head
+    if not isinstance(given, FrozenHead):
+        raise parameter_error("fit_head", "head", "a FrozenHead", head)
+    parts = _list_parts("fit_head", source, targets, features, is_class=head.task == "classification")
+    if head.task == "auto" and any(part.file.format == "csv" for part in parts):
         raise InvalidInputError(
             "Expected a FrozenHead with a task of 'classification' or 'regression' for CSV files, which have no types. "
             "Got 'auto'. Set its task."
@@ -128,7 +133,7 @@ def calibrate_dataset(
 ) -> Model:
     """Calibrate a fitted model on every row of a folder, and return it.
 
-    Of up to some ten thousand rows the calibration is that of `model.calibrate`. Of more it has 10,000 rows, which a
+    Of up to about 4,000 rows the calibration is that of `model.calibrate`. Of more it has 10,000 rows, which a
     `CalibrationSketch` chose from all: a coverage of 90 % for new rows is kept, whatever the error of the sketch.
     Intervals of single outputs, and those with unequal tails, are as good as with 10,000 rows.
 
@@ -139,13 +144,17 @@ def calibrate_dataset(
     source, targets, engine, n_workers, address :
         As in `fit_head`. The files must hold rows that the model was not fitted on.
     """
+    check_engine("calibrate_dataset", engine, n_workers, address)
     known: Any = model
     names = getattr(known, "feature_names_in_", None)
     if names is None:
         raise InvalidInputError(
-            "Expected a model that knows the names of its features. Got one fitted on an array. Fit it on a DataFrame."
+            "Expected a fitted model that knows the names of its features. Got one fitted on an array, or not at all. "
+            "Fit it on a DataFrame."
         )
-    parts = _list_parts(source, targets, [str(name) for name in names], is_class=hasattr(model, "classes_"))
+    classes = getattr(known, "classes_", None)
+    is_class = classes is not None and classes.dtype.kind not in "iuf"  # numbers are compared as such
+    parts = _list_parts("calibrate_dataset", source, targets, [str(name) for name in names], is_class=is_class)
     found = _run(_sketch_file, parts, model, engine=engine, n_workers=n_workers, address=address)
     sketches = [sketch for sketch in found if sketch is not None]
     if not sketches:
@@ -156,15 +165,23 @@ def calibrate_dataset(
 
 
 def _list_parts(
-    source: str | Path, targets: str | Sequence[str], features: Sequence[str] | None, *, is_class: bool
+    owner: str, source: str | Path, targets: Any, features: Sequence[str] | None, *, is_class: bool
 ) -> list[_Part]:
-    folder, wanted = Folder(source), [targets] if isinstance(targets, str) else list(targets)
+    folder = Folder(source)
+    wanted: list[str] = [targets] if isinstance(targets, str) else list(targets or ())
+    if not wanted:
+        raise parameter_error(owner, "targets", "the name of a column, or a list of names", targets)
     files = folder.list_files()
     if not files:
         raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {source}, without any.")
     with folder.open_copy(files[0].path) as path:
-        names = read_schema(path).names
-    chosen = [name for name in names if name not in wanted] if features is None else list(features)
+        schema = read_schema(path)
+    names, index = schema.names, (schema.pandas_metadata or {}).get("index_columns", [])
+    others = [name for name in names if name not in wanted and name not in index]
+    chosen = others if features is None else list(features)
+    if not chosen:
+        raise parameter_error(owner, "features", "a list with the name of a column", features)
+    check_unique_names("features and targets", [*chosen, *wanted])
     check_has(files[0].path, names, [*chosen, *wanted])
     return [_Part(file, folder, chosen, wanted, is_class) for file in files]
 
@@ -185,7 +202,6 @@ def _run(
     address: str | None,
 ) -> Iterator[Answer]:
     """Yield what the work makes of each part, in the order of the parts, so that sums are added in the same order."""
-    check_option("fit_head", "engine", engine, ENGINES)
     if engine == "ray":
         work_on = partial(_explain, work)
         found = run_on_ray(work_on, parts, shared, n_workers=n_workers, address=address)

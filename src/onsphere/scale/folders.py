@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,10 @@ from onsphere.errors import InvalidInputError
 from onsphere.table.files import SUFFIXES
 
 __all__ = ["Folder", "StoredFile"]
+
+_COMPRESSED = (".gz", ".zip")
+# The files that a run writes to, before they get the names that end before the two numbers.
+_LEFTOVER = re.compile(r"\.(.*-[0-9a-f]{16}\.parquet|([0-9a-f]{16}|run|summary)\.json)\.\d+-\d+\.part")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,12 @@ class StoredFile:
         pairs = [part.split("=", 1) for part in self.path.split("/")[:-1] if "=" in part]
         return {name: None if text == "__HIVE_DEFAULT_PARTITION__" else unquote(text) for name, text in pairs}
 
+    @property
+    def format(self) -> str | None:
+        """What the ending says that it holds: csv, parquet or arrow; None for what is no table."""
+        name = Path(self.path.lower())
+        return SUFFIXES.get(Path(name.stem).suffix if name.suffix in _COMPRESSED else name.suffix)
+
 
 class Folder:
     """A folder on this disk or in an object store, which is cheap to send to another process.
@@ -46,7 +57,8 @@ class Folder:
     """
 
     def __init__(self, place: str | Path) -> None:
-        self.place = str(place)
+        # Whole, because another process may have another working folder.
+        self.place = str(place) if "://" in str(place) else str(Path(place).resolve())
 
     def __str__(self) -> str:
         """Return the place without a key, which an address may hold."""
@@ -58,7 +70,7 @@ class Folder:
         from pyarrow import fs
 
         if "://" not in self.place:
-            return fs.LocalFileSystem(), str(Path(self.place).resolve())
+            return fs.LocalFileSystem(), self.place
         try:
             return fs.FileSystem.from_uri(self.place)
         except (pa.ArrowException, OSError) as error:
@@ -78,7 +90,8 @@ class Folder:
 
     def list_files(self) -> list[StoredFile]:
         """List the tables in the folder and the folders in it, by name, without those that begin with _ or a dot."""
-        return [file for file in self._list("") if _is_table(file.path)]
+        found = [file for file in self._list("") if file.format is not None]
+        return [file for file in found if not any(part.startswith(("_", ".")) for part in file.path.split("/"))]
 
     def find_path_in(self, other: Folder) -> str | None:
         """Return the path of this folder inside another one, empty for the same folder; None if it is elsewhere."""
@@ -86,16 +99,20 @@ class Folder:
         is_inside = filesystem == other_filesystem and f"{root}/".startswith(f"{other_root}/")
         return root.removeprefix(other_root).strip("/") if is_inside else None
 
-    def read_records(self, folder: str) -> list[dict[str, Any]]:
-        """Return what the JSON files of a folder inside this one hold."""
-        return [json.loads(self._read(file.path)) for file in self._list(folder) if file.path.endswith(".json")]
+    def read_records(self, folder: str) -> dict[str, dict[str, Any]]:
+        """Return what the JSON files of a folder inside this one hold, by their paths."""
+        found = {file.path: self.read_record(file.path) for file in self._list(folder) if file.path.endswith(".json")}
+        return {path: record or {} for path, record in found.items()}
 
     def read_record(self, path: str) -> dict[str, Any] | None:
-        """Return what a JSON file holds; None if there is no such file."""
+        """Return what a JSON file holds; None if there is no such file, and nothing for one that is damaged."""
         try:
-            return json.loads(self._read(path))
+            found = json.loads(self._read(path))
         except FileNotFoundError:
             return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def write_record(self, path: str, record: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
@@ -141,15 +158,21 @@ class Folder:
                 filesystem.delete_file(f"{root}/{path}")
 
     def remove_leftovers(self) -> None:
-        """Remove files that a process which was killed was writing."""
+        """Remove files that a process which was killed was writing, and nobody else's."""
         if self.is_local:
             for part in self.root.rglob(".*.part"):
-                part.unlink(missing_ok=True)
+                if _LEFTOVER.fullmatch(part.name):
+                    part.unlink(missing_ok=True)
 
     def _list(self, folder: str) -> list[StoredFile]:
         from pyarrow import fs
 
         filesystem, root = self._location
+        if self.is_local:
+            with self._explain_errors():
+                paths = [] if folder and not (self.root / folder).exists() else sorted(_walk(self.root / folder))
+                found = [(str(path.relative_to(root)), path.stat()) for path in paths]
+                return [StoredFile(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
         selector = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=bool(folder))
         with self._explain_errors():
             found = filesystem.get_file_info(selector)
@@ -181,7 +204,13 @@ class Folder:
         )
 
 
-def _is_table(path: str) -> bool:
-    *folders, name = path.lower().split("/")
-    is_hidden = any(part.startswith(("_", ".")) for part in [*folders, name])
-    return not is_hidden and any(f".{suffix}" in SUFFIXES for suffix in name.split(".")[1:])
+def _walk(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yield the files in a folder and in those below it; links lead to other folders, but not to one above."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _walk(path, (*above, real))
+        elif path.is_file():
+            yield path

@@ -8,6 +8,8 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from onsphere._internal.validation import missing_extra_error
@@ -28,7 +30,7 @@ def serve_on_ray(
         `workers` is the number of replicas. Every node must reach the model's file and the store, a PostgreSQL
         database, which all replicas share.
     address : str, optional
-        Of the cluster; by default a new one on this machine.
+        Of the cluster; by default a new one on this machine. If Ray Serve runs there already, its host and port stay.
     on_ready : function of a str, optional
         Called with the address once the service answers there.
     """
@@ -52,18 +54,31 @@ def run_replicas(settings: Any, *, address: str | None = None) -> Generator[str]
         raise missing_extra_error("The engine ray of the service", "ray[serve]", "scale") from None
 
     _check(settings)
-    environment = settings.to_environment()
+    environment = replace(settings, model=str(Path(settings.model).resolve())).to_environment()
 
     with connect(address):
+        is_ours = not serve.status().proxies
         port = settings.port or _find_free_port(settings.host)
         serve.start(http_options={"host": settings.host, "port": port})
         options: Any = {"num_replicas": settings.workers, "max_ongoing_requests": settings.max_concurrent}
         replica: Any = serve.deployment(name="onsphere", **options)(serve.ingress(lambda: build_app(environment))())
         try:
-            serve.run(replica.bind(), name="onsphere")
+            _run(serve, replica)
             yield f"http://{settings.host}:{port}"
         finally:
-            serve.shutdown()
+            serve.delete("onsphere")
+            if is_ours and not serve.status().applications:  # those of others stay
+                serve.shutdown()
+
+
+def _run(serve: Any, replica: Any) -> None:
+    try:
+        serve.run(replica.bind(), name="onsphere")
+    except RuntimeError as error:
+        raise InvalidInputError(
+            f"Expected replicas that start. Got: {' '.join(str(error).split())[:300]}. Check that every node reaches "
+            "the file of the model and the store."
+        ) from None
 
 
 def build_app(environment: dict[str, str]) -> Any:
@@ -91,6 +106,9 @@ def _check(settings: Any) -> None:
             "ONSPHERE_API_KEYS, listen on 127.0.0.1 behind the proxy, or set ONSPHERE_OPEN=1 where something else "
             "guards the service."
         )
+
+    if not Path(settings.model).is_file():
+        raise InvalidInputError(f"Expected the file of a model. Got {settings.model}, which does not exist.")
 
 
 def _find_free_port(host: str) -> int:

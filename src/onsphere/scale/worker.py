@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from onsphere._internal.atomic_files import write_atomically
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.scale.assessor import Assessor
 from onsphere.scale.folders import Folder, StoredFile
@@ -18,6 +18,9 @@ from onsphere.table.columns import Column
 from onsphere.table.files import read_batches, read_schema
 
 __all__ = ["Job", "assess_file", "assess_on_node", "list_columns"]
+
+_TEXT = ("string", "large_string", "string_view")
+_loaded: dict[tuple[Any, ...], Assessor] = {}  # the last one
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Job:
     out: Folder
     output: str
     record: str
+    model: str  # the hash of its file, with the ending of that
     coverage: float | None
     kept: Any  # a pyarrow.Schema, that of the columns which stay beside the answers
     absent: tuple[str, ...]  # keys of the model that the first file does not have
@@ -37,45 +41,65 @@ class Job:
         return self.file.path
 
 
-def assess_file(model: Path, job: Job) -> dict[str, Any]:
+def assess_file(read_model: Callable[[], bytes], job: Job) -> dict[str, Any]:
     """Assess a file, write the answers and then the record of it, and return that; or the error, in words."""
     try:
-        assessor = _load_assessor(model, job.coverage, tuple(job.kept.names))
+        assessor = _load_assessor(read_model, job)
         monitor, counts = assessor.make_monitor(), Counter[str]()
-        with job.source.open_copy(job.file.path) as path, job.out.replace(job.output) as part:
+        with _use_one_core(), job.source.open_copy(job.file.path) as path, job.out.replace(job.output) as part:
             _check_absent(job, path)
             _write_answers(assessor, job, path, part, monitor, counts)
+            n_bytes = part.stat().st_size
         record = {
             **asdict(job.file),
             "output": job.output,
-            "record": job.record,
+            "output_size": n_bytes,
             "rows": counts.pop("rows", 0),
             "accepted": counts.pop("accepted", 0),
             "rejected": dict(counts),
             "log_e_value": None if monitor is None else monitor.log_capital,
         }
         job.out.write_record(job.record, record)
-    except (OnsphereError, OSError) as error:
-        return {"error": f"{job.file.path}: {' '.join(str(error).split())}"}
+    except Exception as error:  # whatever one file holds, the others go on
+        name = "" if isinstance(error, OnsphereError | OSError) else f"{type(error).__name__}: "
+        return {"error": f"{job.file.path}: {name}{' '.join(str(error).split())}"}
     return record
 
 
-def assess_on_node(job: Job, shared: tuple[str, str, bytes]) -> dict[str, Any]:
-    """Assess a file on a node that may not have the model: it is written to a file there, once."""
-    digest, suffix, content = shared
-    path = Path(tempfile.gettempdir()) / f"onsphere-{digest}{suffix}"
-    if not path.exists():
-        with write_atomically(path) as part:
-            part.write_bytes(content)
-    return assess_file(path, job)
+def assess_on_node(job: Job, content: bytes) -> dict[str, Any]:
+    """Assess a file on a node that may not have the file of the model, but is sent its content."""
+    return assess_file(lambda: content, job)
 
 
-@lru_cache(maxsize=1)
-def _load_assessor(model: Path, coverage: float | None, keep: tuple[str, ...]) -> Assessor:
+def _load_assessor(read_model: Callable[[], bytes], job: Job) -> Assessor:
+    """Return the model that the run began with, which is loaded once, from a copy that nobody else can change."""
+    key = (job.model, job.coverage, *job.kept.names)
+    if key not in _loaded:
+        content = read_model()
+        if hashlib.sha256(content).hexdigest() != Path(job.model).stem:
+            raise InvalidInputError(
+                "Expected the model that this run began with. Got another one under its name. Run this again, into "
+                "another folder."
+            )
+        with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
+            copy = Path(folder) / job.model
+            copy.write_bytes(content)
+            _loaded.clear()
+            _loaded[key] = Assessor(copy, coverage=job.coverage, keep=job.kept.names)
+    return _loaded[key]
+
+
+@contextmanager
+def _use_one_core() -> Generator[None]:
+    """Keep pyarrow to one thread, because there is a process on every core."""
     import pyarrow as pa
 
-    pa.set_cpu_count(1)  # there is a process on every core
-    return Assessor(model, coverage=coverage, keep=keep)
+    before = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
 
 
 def list_columns(assessor: Assessor, keep: Sequence[str], file: StoredFile) -> list[Column]:
@@ -100,14 +124,15 @@ def _write_answers(assessor: Assessor, job: Job, path: Path, part: Path, monitor
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = pa.schema([*job.kept, *assessor.answer_schema])
+    kept = [field.with_name(assessor.rename_kept(field.name)) for field in job.kept]
+    schema = pa.schema([*kept, *assessor.answer_schema])
     with parquet.ParquetWriter(part, schema) as writer:
         for table in read_batches(path, list_columns(assessor, job.kept.names, job.file), allow_empty=True):
             for name, text in job.file.partition.items():
                 table = table.append_column(name, pa.array([text] * table.num_rows, pa.string()))
             answers = assessor(table, source=job.file.path, first_row=counts["rows"], monitor=monitor)
-            for place, wanted in enumerate(job.kept):
-                answers = answers.set_column(place, wanted, _cast(answers[wanted.name], wanted, job.file.path))
+            for place, wanted in enumerate(kept):
+                answers = answers.set_column(place, wanted, _cast(answers[place], wanted, job.file.path))
             writer.write_table(answers)
             counts["rows"] += answers.num_rows
             if "accepted" in answers.column_names:  # the model has a threshold
@@ -118,10 +143,23 @@ def _write_answers(assessor: Assessor, job: Job, path: Path, part: Path, monitor
 def _cast(cells: Any, wanted: Any, path: str) -> Any:
     import pyarrow as pa
 
-    try:
-        return cells.cast(wanted.type)
-    except pa.ArrowException:
-        raise InvalidInputError(
-            f"Expected the column {wanted.name} to hold {wanted.type}, as in the first file. Got {cells.type} in "
-            f"{path}. Write all files with the same types, or keep other columns."
-        ) from None
+    if _can_hold(wanted.type, cells.type):
+        with suppress(pa.ArrowException):
+            return cells.cast(wanted.type)
+    raise InvalidInputError(
+        f"Expected the column {wanted.name} to hold {wanted.type}, as in the first file. Got {cells.type} in "
+        f"{path}. Write all files with the same types, or keep other columns."
+    )
+
+
+def _can_hold(wanted: Any, found: Any) -> bool:
+    """Return whether cells of a type say the same as cells of another one, where the cast finds no cell too large."""
+    from pyarrow import types
+
+    wanted, found = (each.value_type if types.is_dictionary(each) else each for each in (wanted, found))
+    for is_kind in (types.is_integer, types.is_timestamp, lambda each: str(each) in _TEXT):
+        if is_kind(wanted) and is_kind(found):
+            return getattr(wanted, "tz", None) == getattr(found, "tz", None)
+    if types.is_floating(wanted) and types.is_floating(found):
+        return wanted.bit_width >= found.bit_width
+    return wanted == found or types.is_null(found)

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from onsphere._internal.processes import exit_with_parent
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.service.answers import RequestError
 from onsphere.service.engine import Engine, ModelEngine, load_engine, make_trial_row, read_content
@@ -250,18 +251,6 @@ def try_model(path: Path, engine: Any) -> None:
         raise InvalidInputError(
             f"Expected a model that answers. Got {path}, which fails on one row: {reason}. Fit or export it again."
         ) from None
-
-
-def exit_with_parent() -> None:
-    """End this process as soon as the one that started it is gone, whatever it is doing."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="onsphere-parent", daemon=True).start()
 
 
 def _limit_memory() -> None:

@@ -21,9 +21,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
+from onsphere._internal.processes import exit_with_parent
 from onsphere.errors import InvalidInputError
 from onsphere.service.app import create_app
-from onsphere.service.child import ServedModel, exit_with_parent
+from onsphere.service.child import ServedModel
 from onsphere.service.metrics import LOG_CONFIG
 from onsphere.service.settings import Settings, is_loopback, read_keys
 from onsphere.service.store import open_database

@@ -94,7 +94,7 @@ def read_batches(
     delimiter : str, optional
         The delimiter of a CSV file.
     allow_empty : bool, default False
-        Whether a Parquet or Arrow file may have no rows.
+        Whether the file may have no rows.
     """
     with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
         path = local
@@ -110,7 +110,7 @@ def read_batches(
                 wanted = select_columns(str(path), reader.schema.names, columns)
                 batches = (batch.select([column.name for column in wanted]) for batch in reader)
             case _:
-                batches = _read_csv_batches(path, columns, delimiter)
+                batches = _read_csv_batches(path, columns, delimiter, allow_empty=allow_empty)
         n_rows = 0
         for batch in batches:
             n_rows += batch.num_rows
@@ -134,7 +134,7 @@ def read_schema(path: str | Path, columns: Sequence[Column] | None = None) -> An
             case "arrow":
                 schema = _open_arrow(path).schema
             case _:
-                names = Dialect(path, None).names
+                names = Dialect(path, None, allow_empty=True).names
                 found = [Column(name, "key") for name in names] if columns is None else columns
                 return pa.schema(_choose_types(select_columns(str(path), names, found)))
         if columns is None:
@@ -237,7 +237,7 @@ class Dialect:
     (['size', 'price'], ';', ',', 'utf8')
     """
 
-    def __init__(self, path: Path, delimiter: str | None) -> None:
+    def __init__(self, path: Path, delimiter: str | None, *, allow_empty: bool = False) -> None:
         self.path = path
         with path.open("rb") as file:
             self.compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
@@ -253,7 +253,8 @@ class Dialect:
         bare = [line for line in re.sub(r'"[^"]*"', '""', text).splitlines() if line.strip()]
         if not bare:
             raise InvalidInputError(f"Expected a table with a header line. Got {path}, which holds no text.")
-        if len(bare) == 1 and len(begin) < _SNIFFED:
+        self.is_empty = len(bare) == 1 and len(begin) < _SNIFFED
+        if self.is_empty and not allow_empty:
             raise InvalidInputError(f"Expected rows below the header. Got {path}, which has a header and no rows.")
         # Where several are equally frequent, the first in the list is taken.
         self.delimiter = (
@@ -380,10 +381,14 @@ def _read_csv(path: Path, columns: Sequence[Column], delimiter: str | None) -> A
     return _replace_decimal_commas(table, dialect, keys=())
 
 
-def _read_csv_batches(path: Path, columns: Sequence[Column], delimiter: str | None) -> Iterator[Any]:
+def _read_csv_batches(
+    path: Path, columns: Sequence[Column], delimiter: str | None, *, allow_empty: bool
+) -> Iterator[Any]:
     """Yield the given columns of a file as Arrow batches."""
-    dialect = Dialect(path, delimiter)
+    dialect = Dialect(path, delimiter, allow_empty=allow_empty)
     wanted = select_columns(str(path), dialect.names, columns)
+    if dialect.is_empty:
+        return
     keys = [column.name for column in wanted if column.kind == "key"]
     with _locate_bad_number(dialect):
         for batch in dialect.read_batches(_choose_types(wanted)):
