@@ -32,7 +32,8 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     )
     (tmp_path / "run.py").write_text(code)
     (tmp_path / "pids").mkdir()
-    driver = subprocess.Popen([sys.executable, tmp_path / "run.py", tmp_path / "pids"])
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "pids")]
+    driver = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": ":".join(sys.path)})
     while len(list((tmp_path / "pids").iterdir())) < 2:
         assert driver.poll() is None
         time.sleep(0.05)

@@ -154,7 +154,7 @@ def test_classes_are_calibrated_too(tmp_path):
 def test_labels_that_are_numbers_are_calibrated_from_csv_too(tmp_path):
     rows = make_rows(400, seed=4)
     labels = (rows["a"] > 5).astype(int)
-    head = FrozenHead("linear", frames="target", random_state=0).fit(rows[NAMES], labels)
+    head = FrozenHead("linear", frames="target", random_state=0).fit(ROWS[NAMES], (ROWS["a"] > 5).astype(int))
     rows[NAMES].assign(label=labels).to_csv(tmp_path / "a.csv", index=False)
     found = calibrate_dataset(head, tmp_path, "label", n_workers=1).predict_set(NEW, coverage=0.9)
     np.testing.assert_array_equal(found, head.calibrate(rows[NAMES], labels).predict_set(NEW, coverage=0.9))

@@ -316,4 +316,4 @@ def _run(
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     if engine == "ray":
         return run_on_ray(assess_on_node, jobs, content, n_workers=n_workers, address=address)
-    return run_locally(partial(assess_file, model.read_bytes), jobs, n_workers=n_workers)
+    return run_locally(partial(assess_file, model), jobs, n_workers=n_workers)

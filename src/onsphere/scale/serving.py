@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def run_replicas(settings: Any, *, address: str | None = None) -> Generator[str]
         raise missing_extra_error("The engine ray of the service", "ray[serve]", "scale") from None
 
     _check(settings)
-    environment = replace(settings, model=str(Path(settings.model).resolve())).to_environment()
+    environment = settings.to_environment()
 
     with connect(address):
         is_ours = not serve.status().proxies

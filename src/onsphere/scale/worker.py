@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,10 +41,10 @@ class Job:
         return self.file.path
 
 
-def assess_file(read_model: Callable[[], bytes], job: Job) -> dict[str, Any]:
+def assess_file(model: Path | bytes, job: Job) -> dict[str, Any]:
     """Assess a file, write the answers and then the record of it, and return that; or the error, in words."""
     try:
-        assessor = _load_assessor(read_model, job)
+        assessor = _load_assessor(model, job)
         monitor, counts = assessor.make_monitor(), Counter[str]()
         with _use_one_core(), job.source.open_copy(job.file.path) as path, job.out.replace(job.output) as part:
             _check_absent(job, path)
@@ -68,24 +68,25 @@ def assess_file(read_model: Callable[[], bytes], job: Job) -> dict[str, Any]:
 
 def assess_on_node(job: Job, content: bytes) -> dict[str, Any]:
     """Assess a file on a node that may not have the file of the model, but is sent its content."""
-    return assess_file(lambda: content, job)
+    return assess_file(content, job)
 
 
-def _load_assessor(read_model: Callable[[], bytes], job: Job) -> Assessor:
-    """Return the model that the run began with, which is loaded once, from a copy that nobody else can change."""
+def _load_assessor(model: Path | bytes, job: Job) -> Assessor:
+    """Return the model that the run began with, which is loaded once: its content from a copy that nobody else sees."""
     key = (job.model, job.coverage, *job.kept.names)
     if key not in _loaded:
-        content = read_model()
+        content = model if isinstance(model, bytes) else model.read_bytes()
         if hashlib.sha256(content).hexdigest() != Path(job.model).stem:
             raise InvalidInputError(
                 "Expected the model that this run began with. Got another one under its name. Run this again, into "
                 "another folder."
             )
         with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
-            copy = Path(folder) / job.model
-            copy.write_bytes(content)
+            path = model if isinstance(model, Path) else Path(folder) / job.model
+            if isinstance(model, bytes):
+                path.write_bytes(content)
             _loaded.clear()
-            _loaded[key] = Assessor(copy, coverage=job.coverage, keep=job.kept.names)
+            _loaded[key] = Assessor(path, coverage=job.coverage, keep=job.kept.names)
     return _loaded[key]
 
 
