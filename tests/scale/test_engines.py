@@ -25,15 +25,15 @@ def test_a_worker_that_is_killed_is_an_error_that_names_its_jobs():
 
 def test_workers_end_with_the_process_that_started_them(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom onsphere.scale.engines import run_locally\n"
-        "from tests.scale.test_engines import say_pid_and_sleep\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom onsphere.scale.engines import run_locally\n"
+        "def say_pid_and_sleep(place):\n    Path(place).with_name(str(os.getpid())).touch()\n    time.sleep(600)\n"
         "if __name__ == '__main__':\n"
         "    list(run_locally(say_pid_and_sleep, [sys.argv[1] + '/0', sys.argv[1] + '/1'], n_workers=2))\n"
     )
     (tmp_path / "run.py").write_text(code)
     (tmp_path / "pids").mkdir()
     command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "pids")]
-    driver = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": ":".join(sys.path)})
+    driver = subprocess.Popen(command)
     while len(list((tmp_path / "pids").iterdir())) < 2:
         assert driver.poll() is None
         time.sleep(0.05)
@@ -42,11 +42,6 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     for path in (tmp_path / "pids").iterdir():
         while is_running(int(path.name)):  # until the time limit of the test
             time.sleep(0.05)
-
-
-def say_pid_and_sleep(place):
-    Path(place).with_name(str(os.getpid())).touch()
-    time.sleep(600)
 
 
 def is_running(pid):
