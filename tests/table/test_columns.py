@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from onsphere import InvalidInputError, InvalidTypeError
 from onsphere.table import Column, TableEncoder, describe_columns
-from onsphere.table.cells import read_cells
-from onsphere.table.columns import force_kind, is_column, join_names
+from onsphere.table.cells import read_cells, spell_dates
+from onsphere.table.columns import check_has, force_kind, is_column, join_names
 
 
 def kinds(**columns):
@@ -246,13 +246,20 @@ def test_seconds_since_1970_are_dates_only_with_the_name_of_a_time():
 
 def test_what_a_column_holds_can_be_said():
     texts = pd.Series(["01/02/24", "03/04/24", "soon"])
-    column = force_kind("day", texts, "date", "%d/%m/%y")
+    column = force_kind("day", texts, "date=%d/%m/%y")
     assert (column.date_format, column.mixed) == ("%d/%m/%y", True)
     assert force_kind("day", texts, "date").date_format == "%m/%d/%y"
     assert force_kind("day", pd.Series(pd.to_datetime(["2024-01-31"])), "date").kind == "date"
-    assert force_kind("t", pd.Series([5, 6]), "date").date_format == "epoch s"
+    assert force_kind("t", pd.Series([5, 6]), "date=epoch s").date_format == "epoch s"
+    with pytest.raises(InvalidInputError, match=r"such as 5, which are not dates .* t=%Y, or, for any seconds"):
+        force_kind("t", pd.Series([5, 6]), "date")
     assert force_kind("n", pd.Series(["3%", "many"]), "number") == Column(
-        "n", "number", "as asked; numbers in %", written_as_text=True, mixed=True, unit="%"
+        "n",
+        "number",
+        "as asked; numbers in %; text such as 'many' is read as missing",
+        written_as_text=True,
+        mixed=True,
+        unit="%",
     )
     assert force_kind("n", pd.Series(["3", "4 kg", "5 m"]), "number").mixed
     assert force_kind("n", pd.Series([1, 2]), "number").kind == "number"
@@ -260,4 +267,54 @@ def test_what_a_column_holds_can_be_said():
     with pytest.raises(InvalidInputError, match=r"Expected numbers in the column n, as asked\. Got text such as 'a'"):
         force_kind("n", pd.Series(["a", "b"]), "number")
     with pytest.raises(InvalidInputError, match="Expected a format such as"):
-        force_kind("day", texts, "date", "%q")
+        force_kind("day", texts, "date=%q")
+
+
+@pytest.mark.parametrize("values", [[20240131, 20240201, 20240302], [20240131.0, None, 20240302.0]])
+def test_whole_numbers_can_be_dates_in_a_format(values):
+    column = force_kind("x", pd.Series(values), "date=%Y%m%d")
+    frame = spell_dates(pd.DataFrame({"x": values}), [column])
+    seconds = read_cells(column, frame["x"]).values
+    assert column.note == "as asked; dates read as %Y%m%d"
+    assert seconds[0] == pd.Timestamp("2024-01-31").timestamp()
+    assert seconds[2] == pd.Timestamp("2024-03-02").timestamp()
+    assert read_cells(column, seconds).values[0] == seconds[0]  # what was read before stays
+    assert force_kind("x", pd.Series(values), "date").date_format == "%Y%m%d"
+    assert described(values, "day").date_format == "%Y%m%d"
+    assert described(values).note == "could be dates read as %Y%m%d; say so if it is a date"
+    assert described([20241331, 20240201]).note == ""
+
+
+def test_whole_numbers_are_dates_in_a_format_without_a_copy_too():
+    column = Column("x", "date", date_format="%Y%m%d")
+    assert read_cells(column, pd.Series([20240131])).values.tolist() == [pd.Timestamp("2024-01-31").timestamp()]
+
+
+def test_the_order_of_the_rows_tells_days_from_months():
+    days = ["05/01/2015", "06/01/2015", "02/02/2015", "01/03/2015"]
+    assert (described(days).date_format, described(days).note) == ("%d/%m/%Y", "dates read as %d/%m/%Y")
+    assert described(days[::-1]).date_format == "%d/%m/%Y"
+    assert "it could be %d/%m/%Y" in described([days[place] for place in (1, 0, 3, 2)]).note
+
+
+def test_spaces_around_text_and_dates_do_not_count():
+    assert (
+        read_cells(Column("x", "category"), ["hill ", " hill", "  ", None]).values.tolist() == ["hill"] * 2 + [None] * 2
+    )
+    assert read_cells(Column("x", "category"), ["hill ", " "], strict=True).values.tolist() == ["hill", None]
+    column = Column("x", "date", date_format="%d.%m.%Y")
+    assert read_cells(column, [" 31.01.2022"]).values.tolist() == [pd.Timestamp("2022-01-31").timestamp()]
+
+
+def test_dates_with_the_year_first_are_read_however_others_are_written():
+    column = Column("x", "date", date_format="%d.%m.%Y")
+    values, problems = read_cells(column, ["31.01.2022", "2022-02-05T00:00:00", "2022-02-05", "05/02/2022"])
+    assert values[1] == values[2] == pd.Timestamp("2022-02-05").timestamp()
+    assert [problem.row for problem in problems] == [3]
+
+
+def test_a_missing_column_is_named_with_what_it_may_be():
+    with pytest.raises(InvalidInputError, match=r"Got Area, rooms\. Did you mean Area\? Pass a table .* fitted on\.$"):
+        check_has("a.csv", ["Area", "rooms"], ["area"])
+    with pytest.raises(InvalidInputError, match=r"Got a;b\. Pass .* pass its delimiter"):
+        check_has("a.csv", ["a;b"], ["size"])

@@ -4,6 +4,7 @@ import datetime
 import gzip
 import io
 import os
+import re
 import sys
 import zipfile
 from decimal import Decimal
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from onsphere import InvalidInputError, MissingExtraError, OnsphereWarning
 from onsphere.table import Column, TableEncoder, describe_columns, files, read_batches, read_table
+from onsphere.table.cells import read_features
 from onsphere.table.files import read_schema, to_frame
 from onsphere.table.predict import open_writer
 
@@ -480,3 +482,40 @@ def test_without_openpyxl_it_says_what_to_install(tmp_path, monkeypatch):
 
 def test_a_file_of_remarks_alone_has_no_header():
     assert files._skip_preamble("# made by\n# nobody\n") == (2, "", None)
+
+
+def test_dates_that_are_whole_numbers_are_read_by_their_format_from_every_file(tmp_path):
+    frame = pd.DataFrame({"day": pd.array([20240131, None, 20240302], dtype="Int64"), "x": [1.5, 2.5, 3.5]})
+    columns = [Column("day", "date", date_format="%Y%m%d"), Column("x", "number")]
+    first, last = (pd.Timestamp(day).timestamp() for day in ("2024-01-31", "2024-03-02"))
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet", index=False)
+    frame.astype({"day": float}).to_parquet(tmp_path / "b.parquet", index=False)
+    for name in ("a.csv", "a.parquet", "b.parquet"):
+        for rows in (read_table(tmp_path / name, columns=columns), in_batches(tmp_path / name, columns)):
+            np.testing.assert_array_equal(read_features(rows, columns)["day"], [first, np.nan, last])
+
+
+def test_errors_name_the_file_that_was_given(tmp_path, monkeypatch):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("b.csv", "size\n1\n2\n")
+    with pytest.raises(
+        InvalidInputError, match=rf"Expected the column\(s\) price in {re.escape(str(path))}\. Got size\."
+    ):
+        read_table(path, columns=[Column("price", "number")])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(InvalidInputError, match="Got standard input, which is empty"):
+        read_table("-")
+
+
+def test_a_zip_archive_with_a_password_is_named(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("b.csv", "size\n1\n2\n")
+    content = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag of encryption, in both headers
+        content[content.index(mark) + offset] |= 1
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=r"without a password\. Got .*a\.zip, which has one"):
+        read_table(path)

@@ -36,7 +36,8 @@ from onsphere.table import (
 from onsphere.table import compare as comparing
 from onsphere.table import fit as fitting
 from onsphere.table.backbone_choice import choose_table_backbone, make_table_model
-from onsphere.table.prepare import drop_rows_without_target, prepare_table, split_target
+from onsphere.table.model_file import load_table_model, read_target_columns
+from onsphere.table.prepare import drop_rows_without_target, prepare_table, read_known_rows, split_target
 
 OPTIONS = {"task": "auto", "coverage": 0.9, "keys": (), "ignore": (), "test_size": 0.2, "random_state": 0}
 
@@ -217,7 +218,7 @@ def test_a_backbone_can_be_chosen_with_many_small_classes():
             r"in the column y, row 0 .* Got 2024-01-31",
         ),
         ({"y": None}, "Expected rows with y. Got none: every value is missing"),
-        ({"y": 3.0}, "Expected two classes or more in y"),
+        ({"y": 3.0}, "Expected a target that varies. Got y"),
         ({"y": 3.5}, "Expected a target that varies. Got y"),
         ({"y": "a"}, "Expected two classes or more in y, each with at least 5 rows. Got a: 60"),
         ({"x": 1, "group": "a"}, r"Expected a column to learn from. Got x \(unused, constant\), group"),
@@ -256,6 +257,7 @@ def test_a_target_of_lists_is_rejected():
         (["y", "y"], {}, "once. Got y, y"),
         (["Y"], {}, "Expected a column Y. Got the columns x, group, y"),
         (["grup"], {}, "Did you mean group?"),
+        (["GROUP"], {}, "Did you mean group?"),
         (["y"], {"keys": ["nr"]}, "Expected a column nr"),
         (["y"], {"backbone": "forest"}, "'backbone' parameter of fit_table must be one of 'auto'"),
         (["y"], {"task": "guess"}, "'task' parameter"),
@@ -281,7 +283,7 @@ def test_what_is_not_a_table_is_rejected():
 
 
 def test_a_target_of_text_can_stay_text():
-    known, notes = drop_rows_without_target(pd.DataFrame({"y": ["01", None, "02"]}), ["y"], as_text=True)
+    known, notes = drop_rows_without_target(pd.DataFrame({"y": ["01", None, "02 "]}), [Column("y", "category")])
     assert (known["y"].tolist(), notes) == (["01", "02"], ["1 rows without y are left out"])
 
 
@@ -720,3 +722,115 @@ def test_forests_of_tables_have_fewer_trees_and_larger_leaves_with_many_rows():
 def test_forests_of_few_rows_have_half_as_many_trees():
     sizes = [choice.make_candidate("extra-trees", n_rows=n)[-1].n_estimators for n in (0, 400, 1_000)]
     assert sizes == [200, 100, 200]
+
+
+# --- how targets and times are written ---
+
+
+def write_prices(n=80, seed=0):
+    """Return rows with prices in k and M, and the numbers that they are."""
+    rng = np.random.default_rng(seed)
+    size = rng.uniform(20, 200, n).round(1)
+    numbers = (size * 10_000 + rng.normal(0, 5_000, n)).round(-2)
+    texts = [f"{each / 1e6:.4f} M" if each > 5e5 else f"{each / 1e3:.1f} k" for each in numbers]
+    return pd.DataFrame({"size": size, "price": texts}), numbers
+
+
+def test_labels_are_read_as_the_target_was_at_fit(tmp_path):
+    frame, numbers = write_prices()
+    found = fit_table(frame, ["price"], backbone="kernel", frames="target")
+    column = found.target_columns[0]
+    assert (column.kind, column.unit) == ("number", "k, M, bn")
+    assert found.summary()["target_columns"] == [column.to_dict()]
+    large = numbers > 5e5  # all of them in M, which would be a unit
+    known = read_known_rows(
+        frame[large], ["price"], found.columns, target_columns=found.target_columns, source="the labels"
+    )
+    np.testing.assert_allclose(known.y, numbers[large])
+    measured = fit_table(frame, ["price"], backbone="kernel", frames="target", test=frame[large])
+    np.testing.assert_allclose(measured.y_test, numbers[large])
+
+
+def test_a_model_file_keeps_how_its_target_is_written(tmp_path):
+    found = fit_table(write_prices()[0], ["price"], backbone="kernel", frames="target")
+    found.model.save(tmp_path / "a.onsphere", summary=found.summary())
+    _, summary, _ = load_table_model(tmp_path / "a.onsphere")
+    assert read_target_columns(summary) == found.target_columns
+    del summary["target_columns"]
+    assert read_target_columns(summary) is None  # as in files of older versions
+    assert read_target_columns({"target_columns": [{"name": "y", "kind": "boolean"}]}) == [Column("y", "boolean")]
+    found.model.save(tmp_path / "b.onsphere", summary=found.summary() | {"target_columns": [{"kind": 3}]})
+    with pytest.raises(InvalidInputError, match="does not say what it should about: target_columns"):
+        load_table_model(tmp_path / "b.onsphere")
+
+
+def test_categories_of_older_files_lose_the_spaces_around_them(tmp_path):
+    frame = simple().assign(group=lambda rows: " " + rows["group"])
+    found = fit_table(frame, ["y"], backbone="kernel", frames="target")
+    encoder = found.model.estimator_.named_steps["columns"]
+    assert encoder.levels_["group"] == ["a", "b"] or encoder.levels_["group"] == ["b", "a"]
+    encoder.levels_["group"] = [f" {level}" for level in encoder.levels_["group"]]
+    encoder.places_ = {"group": ([" a", " b", None], np.zeros((3, 1)))}
+    summary = found.summary()
+    summary["reference"]["group"]["shares"] = {" a": 0.25, "a": 0.25, " b": 0.5}
+    found.model.save(tmp_path / "a.onsphere", summary=summary)
+    model, summary, _ = load_table_model(tmp_path / "a.onsphere")
+    encoder = model.estimator_.named_steps["columns"]
+    assert sorted(encoder.levels_["group"]) == ["a", "b"]
+    assert encoder.places_["group"][0] == ["a", "b", None]
+    assert summary["reference"]["group"]["shares"] == {"a": 0.5, "b": 0.5}
+
+
+def test_classes_of_older_files_may_have_spaces_around_them():
+    frame = simple().assign(y=["yes ", "no"] * 30)
+    columns = [Column("x", "number")]
+    for labels in (["no", "yes"], [" no", " yes"]):
+        known = read_known_rows(frame, ["y"], columns, labels=np.array(labels), source="the labels")
+        assert (sorted(set(known.y.tolist())), known.notes) == (labels, [])
+
+
+def test_losses_in_brackets_are_a_target_and_what_is_left_out_is_named():
+    frame = simple()
+    texts = [f"({-each:.2f})" if each < 0 else f"{each:.2f}" for each in frame["y"]]
+    table = prepare_table(frame.assign(y=texts), ["y"], **OPTIONS)
+    np.testing.assert_allclose(table.y, frame["y"].round(2), atol=0.006)
+    odd = [f"{each:.2f}" if place % 3 else f"{each:.2f} or so {place}" for place, each in enumerate(frame["y"])]
+    with pytest.raises(InvalidInputError, match=r"20 rows cannot be read as one, such as '\S+ or so 0'\. Say that"):
+        prepare_table(frame.assign(y=odd), ["y"], **OPTIONS)
+    table = prepare_table(frame.assign(y=odd), ["y"], kinds={"y": "number"}, **OPTIONS)
+    assert table.notes[0] == "20 rows in which y is no number are left out"
+    assert "or so 0' is read as missing" in table.notes[1]
+
+
+def test_the_dates_of_a_time_can_be_said():
+    rng = np.random.default_rng(0)
+    days = [f"{day:02}/{month:02}/2015" for month in range(1, 13) for day in range(1, 13)] * 4
+    frame = simple(len(days)).assign(when=rng.permutation(days))
+    options = {"backbone": "kernel", "frames": "target", "time": "when"}
+    found = fit_table(frame, ["y"], kinds={"when": "date=%d/%m/%Y"}, **options)
+    assert found.time["date_format"] == "%d/%m/%Y"
+    column = next(column for column in found.columns if column.name == "when")
+    assert (column.kind, column.note) == ("key", "the time; as asked; dates read as %d/%m/%Y")
+    found = fit_table(frame, ["y"], **options)
+    note = next(column for column in found.columns if column.name == "when").note
+    assert note == "the time; dates read as %m/%d/%Y, month first; it could be %d/%m/%Y"
+    numbered = frame.assign(when=np.arange(len(frame)) * 1.5)
+    assert (
+        next(each for each in fit_table(numbered, ["y"], **options).columns if each.name == "when").note == "the time"
+    )
+
+
+@pytest.mark.parametrize("name", ["prediction", "novelty", "class"])
+def test_groups_that_could_be_a_column_too_are_rejected(name):
+    with pytest.raises(InvalidInputError, match=f"Got '{name}', which is also the name of a column"):
+        fit_table(simple().rename(columns={"group": name}), ["y"], groups=name)
+
+
+def test_small_and_large_targets_are_called_what_they_are():
+    with pytest.raises(InvalidInputError, match=r"^Expected at least 20 rows with a target\. Got 1\. Add rows\.$"):
+        fit_table(simple(1).assign(y=305_780), ["y"])
+    with pytest.raises(InvalidInputError, match=r"Got the number 1e\+40\. .*is not known\.$"):
+        fit_table(simple().assign(y=lambda rows: rows["y"].where(rows.index > 0, 1e40)), ["y"])
+    titled = simple().set_axis(["Sales 2024", "column_2", "column_3"], axis=1)
+    with pytest.raises(InvalidInputError, match="The header may be in a later line"):
+        fit_table(titled, ["price"])

@@ -121,3 +121,11 @@ def test_a_rejected_row_names_the_columns_that_drive_it(houses, tmp_path):
     assert (pd.read_csv(out, keep_default_na=False)["driven_by"] == "").all()
     with pytest.raises(InvalidInputError, match="keeps a summary of its training rows"):
         predict_file(found.model, found.columns, tmp_path / "new.csv", out, explain=True)
+
+
+def test_each_value_of_a_few_rows_deserves_a_look():
+    ordinary = OrdinaryValues(COLUMNS, make_reference(make_rows()), {"shop": ["a", "b"], "site": ["u", "v"]}, {"site"})
+    ordinary.find(make_rows(shop=["hall", "a", "b"]))
+    assert [str(each) for each in ordinary.summarize() if each.deserves_a_look] == [
+        "1 of 3 rows: shop has a value that no training row had"
+    ]

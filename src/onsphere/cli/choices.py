@@ -130,10 +130,11 @@ def name_options(rule: _Rule, novelty: Novelty | None) -> Generator[None]:
 
 def join_kinds(numbers: list[str] | None, categories: list[str] | None, dates: list[str] | None) -> dict[str, str]:
     """Return what each column is to be read as."""
-    named = [(name, "number") for name in numbers or ()] + [(name, "category") for name in categories or ()]
-    for each in dates or ():
-        name, mark, date_format = each.partition("=")
-        named.append((name, f"date{mark}{date_format}"))
+    named = [(name, "category") for name in categories or ()]
+    for kind, given in (("number", numbers), ("date", dates)):
+        for each in given or ():
+            name, mark, written = each.partition("=")
+            named.append((name, f"{kind}{mark}{written}"))
     kinds = dict(named)
     if len(kinds) < len(named):
         repeated = next(name for name in kinds if sum(each == name for each, _ in named) > 1)

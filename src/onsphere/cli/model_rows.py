@@ -9,6 +9,7 @@ import numpy as np
 
 from onsphere.table import Column, prepare, read_table
 from onsphere.table.cells import import_pandas, read_cells, read_features
+from onsphere.table.model_file import read_target_columns
 
 __all__ = [
     "KnownRows",
@@ -49,9 +50,11 @@ def read_known_rows(
     targets, classes = summary["targets"], summary["task"] == "classification"
     labels = model.classes_ if classes else None
     as_text = classes and model.classes_.dtype.kind == "U"
-    read = [*columns, Column(targets[0], "category")] if as_text else columns
+    as_class = Column(targets[0], "category", written_as_text=True)
+    described = [as_class] if as_text else read_target_columns(summary)
+    read = [*columns, *(column for column in described or () if column.written_as_text)]
     frame = read_table(path, columns=read, delimiter=delimiter)
-    known = prepare.read_known_rows(frame, targets, columns, labels=labels, source=str(path))
+    known = prepare.read_known_rows(frame, targets, columns, labels=labels, target_columns=described, source=str(path))
     names, share_seen = name_rows(known.frame, columns), model._compute_share_seen(known.X, known.y)
     return KnownRows(known.X, known.y, known.notes, names, share_seen, read_times(known.frame, summary))
 

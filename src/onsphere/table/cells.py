@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onsphere._internal.validation import missing_extra_error
 from onsphere.errors import InvalidInputError
-from onsphere.table.number_styles import NumberStyle, parse_styled_numbers
+from onsphere.table.number_styles import NumberStyle, normalize_signs, parse_styled_numbers
 
 if TYPE_CHECKING:
     from onsphere.table.columns import Column
@@ -28,6 +28,7 @@ __all__ = [
     "describe_expected",
     "describe_problems",
     "import_pandas",
+    "is_spelled",
     "is_unicode",
     "normalize_type",
     "parse_as",
@@ -37,6 +38,7 @@ __all__ = [
     "read_cells",
     "read_features",
     "show_value",
+    "spell_dates",
 ]
 
 LARGEST = 3.4e38  # trees and networks count in single precision and take no larger number
@@ -102,7 +104,7 @@ def read_cells(column: Column, raw: Any, *, strict: bool = False) -> Cells:
         problems += unfit
     match column.kind:
         case "category":
-            values, faults = _to_texts(series), []
+            values, faults = _trim(_to_texts(series)), []
         case "date":
             values, faults = _read_dates(column, series, given)
         case _:
@@ -248,7 +250,7 @@ def _read_plain_cells(column: Column, raw: NDArray[Any]) -> Cells:
         problems = [problem for row, text in enumerate(raw.tolist()) if (problem := _check_text(column, row, text))]
         for problem in problems:
             raw[problem.row] = None
-        return Cells(raw, problems)
+        return Cells(_trim(raw), problems)
     large = np.flatnonzero(np.abs(raw) > LARGEST).tolist()
     problems = [Problem(column.name, row, _LIMIT, show_value(raw[row].item())) for row in large]
     raw[large] = np.nan
@@ -303,12 +305,13 @@ def parse_as(column: Column, texts: Any) -> Any:
     """Return the numbers that a pandas Series of text holds as this column writes them, NaN for anything else."""
     if column.thousands or column.unit:
         return parse_styled_numbers(texts, NumberStyle(column.thousands, column.unit))
-    return parse_numbers(texts)
+    numbers = parse_numbers(texts)
+    return numbers.fillna(parse_numbers(normalize_signs(texts))) if numbers.isna().any() else numbers
 
 
 def _read_dates(column: Column, series: Any, given: Any) -> tuple[Any, list[Any]]:
     """Return seconds since 1970, and which cells are wrong with what was expected instead."""
-    if series.dtype.kind in "iuf":
+    if series.dtype.kind == "f" or (series.dtype.kind in "iu" and column.date_format in EPOCHS):
         seconds = series.to_numpy(dtype=np.float64, na_value=np.nan)
         if column.date_format == "epoch ms":
             # Unless they were read before: seconds as large would be beyond the year 5000.
@@ -317,6 +320,10 @@ def _read_dates(column: Column, series: Any, given: Any) -> tuple[Any, list[Any]
     if series.dtype.kind != "M":
         texts = import_pandas().Series(_to_texts(series), dtype=object)
         series = parse_dates(texts, column.date_format or "ISO8601")
+        if series.isna().any() and column.date_format not in (None, "ISO8601", *EPOCHS):
+            # A date of Excel, or one with the year first, is certain however others are written.
+            is_certain = texts.str.match(r"\s*\d{4}-\d\d-\d\d", na=False)
+            series = series.fillna(parse_dates(texts.where(is_certain), "ISO8601"))
     moments = series.dt.tz_localize(None) if series.dt.tz is None else series.dt.tz_convert("UTC").dt.tz_localize(None)
     moments = moments.to_numpy()
     seconds = moments.astype("datetime64[s]").astype(np.int64)
@@ -340,6 +347,13 @@ def _to_texts(series: Any) -> NDArray[Any]:
     return texts
 
 
+def _trim(texts: NDArray[Any]) -> NDArray[Any]:
+    """Return texts without spaces around them; nothing but spaces is missing."""
+    trimmed = np.empty(len(texts), dtype=object)
+    trimmed[:] = [None if text is None else text.strip() or None for text in texts.tolist()]
+    return trimmed
+
+
 def parse_numbers(texts: Any) -> Any:
     """Return the numbers that a pandas Series of text holds, NaN where it holds something else."""
     return import_pandas().to_numeric(texts, errors="coerce")
@@ -350,7 +364,25 @@ def parse_dates(texts: Any, date_format: str) -> Any:
     if date_format in EPOCHS:
         unit: Any = date_format.removeprefix("epoch ")
         return import_pandas().to_datetime(parse_numbers(texts), unit=unit, errors="coerce", utc=True)
-    return import_pandas().to_datetime(texts, format=date_format, errors="coerce", utc=True)
+    return import_pandas().to_datetime(texts.str.strip(), format=date_format, errors="coerce", utc=True)
+
+
+def spell_dates(frame: Any, columns: Sequence[Column]) -> Any:
+    """Return a table as it came with dates that are whole numbers, such as 20240131, as text.
+
+    Numbers in a column of dates are seconds once they are read, so this comes before.
+    """
+    spelled = {
+        column.name: frame[column.name].map("{:.0f}".format, na_action="ignore").astype(object)
+        for column in columns
+        if is_spelled(column) and column.name in frame.columns and frame[column.name].dtype.kind in "iuf"
+    }
+    return frame.assign(**spelled) if spelled else frame
+
+
+def is_spelled(column: Column) -> bool:
+    """Return whether a column holds dates in a format, which is that of text."""
+    return column.kind == "date" and column.date_format not in EPOCHS
 
 
 def _is_arrow(raw: Any) -> bool:

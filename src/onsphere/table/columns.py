@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ import numpy as np
 from onsphere._internal.validation import check_unique_names, is_frame
 from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.table.cells import EPOCHS, import_pandas, parse_as, parse_dates
-from onsphere.table.number_styles import NumberStyle, find_number_style, parse_styled_numbers
+from onsphere.table.number_styles import (
+    NumberStyle,
+    find_doubt,
+    find_number_style,
+    make_number_style,
+    parse_styled_numbers,
+    share_in_brackets,
+)
 
 __all__ = [
     "KINDS",
@@ -28,6 +36,7 @@ __all__ = [
     "join_names",
     "parse_column",
     "select_columns",
+    "suggest_name",
 ]
 
 # The first four are learned from; keys name rows, and are written next to predictions.
@@ -169,10 +178,18 @@ def check_has(source: str, names: Sequence[str], needed: Sequence[str]) -> None:
     """Check that a table has the columns that a model needs."""
     missing = [name for name in needed if name not in set(names)]
     if missing:
+        delimiter = " If the CSV file has them, pass its delimiter, which was not found." if len(names) == 1 else ""
         raise InvalidInputError(
-            f"Expected the column(s) {join_names(missing)} in {source}. Got {join_names(names)}. Pass a table with the "
-            "columns that the model was fitted on. If the CSV file has them, pass its delimiter, which was not found."
+            f"Expected the column(s) {join_names(missing)} in {source}. Got {join_names(names)}."
+            f"{suggest_name(missing[0], names)} Pass a table with the columns that the model was fitted on.{delimiter}"
         )
+
+
+def suggest_name(name: str, names: Sequence[str]) -> str:
+    """Return a question whether a name that is not there was meant to be one that is much like it; "" without one."""
+    folded = {each.strip().lower(): each for each in names}
+    near = get_close_matches(name.strip().lower(), list(folded), n=1)
+    return f" Did you mean {folded[near[0]]}?" if near else ""
 
 
 def check_any_feature(columns: Sequence[Column]) -> None:
@@ -215,18 +232,19 @@ def describe_column(name: str, values: Any) -> Column:
             return _describe_text(name, present.astype(str), n_different, len(values))
 
 
-def force_kind(name: str, values: Any, kind: str, date_format: str | None = None) -> Column:
+def force_kind(name: str, values: Any, asked: str) -> Column:
     """Describe a column as the kind that a user says it has; other text in it is read as missing.
 
     Parameters
     ----------
     name : str
     values : pandas Series
-    kind : {"number", "category", "date"}
-    date_format : str, optional
-        How its dates are written; by default as most of them are.
+    asked : str
+        "number", "category" or "date"; by default numbers and dates are written as most of them are. "date=%d.%m.%Y" is
+        a format of dates, "number=," or "number=." the decimal mark, and "number=M" a word that multiplies.
     """
     present = values.dropna()
+    kind, _, written = asked.partition("=")
     if kind == "category":
         return Column(name, "category", "as asked")
     if values.dtype.kind == "M":
@@ -235,14 +253,25 @@ def force_kind(name: str, values: Any, kind: str, date_format: str | None = None
         if values.dtype.kind in "biuf":
             return Column(name, "number", "as asked")
         texts = present.astype(str)
-        column = _describe_styled(name, find_number_style(texts) or NumberStyle())
+        style = make_number_style(texts, written) if written else find_number_style(texts) or NumberStyle()
+        if style is None:
+            raise InvalidInputError(
+                f"Expected the decimal mark of the numbers in {name}, a comma or a point, or a word such as M. Got "
+                f"{written!r}. Choose one of them."
+            )
+        column = _describe_styled(name, style)
+        doubt = "" if written else find_doubt(texts, style, name)
         other = texts[parse_as(column, texts).isna()]
         _check_any_read(name, "numbers", other, texts)
-        return replace(column, note=_join("as asked", column.note), mixed=len(other) > 0)
-    if values.dtype.kind in "iuf":
-        return Column(name, "date", "as asked", date_format=date_format or _find_epoch(present) or "epoch s")
+        note = _join("as asked", column.note, doubt, _note_other_text(other))
+        return replace(column, note=note, mixed=len(other) > 0)
     texts = present.astype(str)
-    chosen = date_format or _find_date_format(texts)[0]
+    if values.dtype.kind in "iuf":
+        texts = present.map("{:.0f}".format)
+        written = written or _check_number_dates(name, present)
+        if written in EPOCHS:
+            return Column(name, "date", f"as asked; {EPOCHS[written]} since 1970", date_format=written)
+    chosen = written or _find_date_format(texts)[0]
     if not _is_date_format(chosen):
         raise InvalidInputError(
             f"Expected a format such as %d.%m.%Y for the dates in {name}. Got {chosen!r}. See the formats of strftime."
@@ -261,18 +290,34 @@ def _check_any_read(name: str, what: str, other: Any, texts: Any) -> None:
         )
 
 
+def _check_number_dates(name: str, present: Any) -> str:
+    """Return how numbers stand for dates, as a user says they do, or raise an error if that is not certain."""
+    found = _find_number_dates(present)
+    if found is None:
+        raise InvalidInputError(
+            f"Expected to see how the numbers in {name} stand for dates. Got numbers such as {present.iloc[0]:g}, "
+            f"which are not dates like 20240131, nor seconds since 1970. Say how they are written: {name}=%Y, or, for "
+            f"any seconds, {name}='epoch s'."
+        )
+    return found
+
+
 def _describe_numbers(name: str, present: Any) -> Column:
-    epoch = _find_epoch(present)
-    if epoch is None:
+    found = _find_number_dates(present)
+    if found is None:
         return Column(name, "number")
+    meaning = f"{EPOCHS[found]} since 1970" if found in EPOCHS else f"dates read as {found}"
     if _TIME_NAME.search(name):
-        return Column(name, "date", f"{EPOCHS[epoch]} since 1970", date_format=epoch)
-    return Column(name, "number", f"could be {EPOCHS[epoch]} since 1970; say so if it is a date")
+        return Column(name, "date", meaning, date_format=found)
+    return Column(name, "number", f"could be {meaning}; say so if it is a date")
 
 
-def _find_epoch(present: Any) -> str | None:
-    """Return how whole numbers count the time since 1970, if all of them lie between 2000 and 2040."""
+def _find_number_dates(present: Any) -> str | None:
+    """Return how whole numbers stand for dates, if all lie between 2000 and 2040, or are like 20240131 since 1900."""
     numbers = np.asarray(present, dtype=np.float64)
+    if bool(((numbers >= 19_000_101) & (numbers <= 21_001_231) & (numbers == np.floor(numbers))).all()):
+        texts = import_pandas().Series([f"{number:.0f}" for number in np.unique(numbers)])
+        return "%Y%m%d" if len(texts) > 1 and bool(parse_dates(texts, "%Y%m%d").notna().all()) else None
     is_whole = bool((numbers == np.floor(numbers)).all()) and len(np.unique(numbers)) > 1
     sizes = {"epoch s": 1.0, "epoch ms": 1e3}
     fits = (
@@ -314,18 +359,22 @@ def _find_numbers(name: str, present: Any) -> Column | None:
     """Return the column if it surely holds numbers, with words for missing values or little other text among them."""
     is_word = is_missing_word(present)
     texts = present[~is_word]
-    if len(texts) < len(present) / 2:
+    in_brackets = share_in_brackets(texts)
+    if len(texts) < len(present) / 2 or in_brackets >= _MOSTLY:
         return None
-    plain, style = _describe_styled(name, NumberStyle()), find_number_style(texts)
-    for column in (plain, plain if style is None else _describe_styled(name, style)):
-        other = texts[parse_as(column, texts).isna()]
-        if _is_few(other, texts):
-            left = import_pandas().concat([present[is_word], other])
-            note = (
-                _note_other_text(left) if column is plain and len(left) else _join(column.note, _note_other_text(left))
-            )
-            return replace(column, note=note, mixed=len(left) > 0)
-    return None
+    style = find_number_style(texts)
+    tried = [NumberStyle(), *([] if style is None else [style])]
+    tried.sort(key=lambda each: not each.thousands)  # 1.234 can be read as plain too, even where it is thousands
+    # The one that reads the most; a few texts with a unit are numbers too.
+    unread = [parse_as(_describe_styled(name, each), texts).isna() for each in tried]
+    best = min(range(len(tried)), key=lambda place: int(unread[place].sum()))
+    other = texts[unread[best]]
+    if not _is_few(other, texts):
+        return None
+    column, left = _describe_styled(name, tried[best]), import_pandas().concat([present[is_word], other])
+    signs = "numbers in brackets are negative" if in_brackets else ""
+    notes = [tried[best].describe(), signs, find_doubt(texts, tried[best], name), _note_other_text(left)]
+    return replace(column, note=_join(*notes) or column.note, mixed=len(left) > 0)
 
 
 def _describe_styled(name: str, style: NumberStyle) -> Column:
@@ -342,6 +391,8 @@ def _note_numbers(present: Any) -> str:
 
 def _find_dates(name: str, present: Any) -> Column | None:
     best, other_order = _find_date_format(present)
+    if other_order is not None and _is_in_order(present, other_order) and not _is_in_order(present, best):
+        best, other_order = other_order, None  # which file is in an order by chance?
     other = present[parse_dates(present, best).isna()]
     if not _is_few(other, present):
         return None
@@ -352,6 +403,11 @@ def _find_dates(name: str, present: Any) -> Column | None:
     )
     notes = ["" if best == "ISO8601" else f"dates read as {best}{order}", _note_other_text(other)]
     return Column(name, "date", _join(*notes), date_format=best, mixed=len(other) > 0)
+
+
+def _is_in_order(texts: Any, date_format: str) -> bool:
+    moments = parse_dates(texts, date_format).dropna()
+    return len(moments) > 2 and bool(moments.is_monotonic_increasing or moments.is_monotonic_decreasing)
 
 
 def _find_date_format(present: Any) -> tuple[str, str | None]:

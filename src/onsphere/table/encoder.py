@@ -21,6 +21,7 @@ __all__ = ["DAY", "YEAR", "OrdinaryValues", "TableEncoder", "UnusualValues", "fi
 DAY, YEAR = 86_400.0, 365.2425  # seconds; days
 _DATE_PARTS = ("days", "day of year", "weekday", "hour")
 _MOST_DRIVERS, _CLEARLY = 3, 0.2  # columns named for a row, each with this share of the largest gain at least
+_FEW = 10  # rows, each of which deserves a look
 _OFTEN = 0.01  # a share of rows that are out of range which deserves a look; some always are
 
 
@@ -186,7 +187,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
 def _find_codes(texts: Sequence[Any], levels: Sequence[str | None]) -> NDArray[np.intp]:
     """Return the place of each text among the levels, -1 where it is none of them."""
-    places = {level: place for place, level in enumerate(levels)}
+    places = {level: place for place, level in reversed(list(enumerate(levels)))}
     return np.array([places.get(text, -1) for text in texts], dtype=np.intp)
 
 
@@ -221,9 +222,9 @@ class UnusualValues:
 
     @property
     def deserves_a_look(self) -> bool:
-        """Return whether these are more rows than chance brings: each row is the largest of all so often."""
+        """Return whether these are more than chance brings, as each row is the largest so often, or rows are few."""
         expected = self.n_all / (self.n_trained + 1)
-        return self.n_rows > max(3 + 4 * expected, _OFTEN * self.n_all)
+        return self.n_all <= _FEW or self.n_rows > max(3 + 4 * expected, _OFTEN * self.n_all)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as plain values."""

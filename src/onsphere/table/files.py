@@ -9,16 +9,17 @@ import io
 import re
 import zlib
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from onsphere._internal.validation import check_unique_names, missing_extra_error
 from onsphere.errors import InvalidInputError
-from onsphere.table.cells import Problem, normalize_type, raise_problems, show_value
+from onsphere.table.cells import Problem, import_pandas, is_spelled, normalize_type, raise_problems, show_value
 from onsphere.table.columns import Column, select_columns
-from onsphere.table.local_files import COPIED, open_local
+from onsphere.table.local_files import open_local
+from onsphere.table.number_styles import groups_thousands
 
 __all__ = ["SUFFIXES", "Dialect", "check_file", "read_batches", "read_schema", "read_table", "to_frame"]
 
@@ -64,21 +65,21 @@ def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: s
     >>> read_table(path).values.tolist()
     [[1.5, 10.0], [2.5, nan]]
     """
-    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
-        path = local
-        match _find_format(path):
+    source = _name_source(path)
+    with _explain_errors(Path(path)), open_local(Path(path)) as local:
+        match _find_format(local, source):
             case "parquet":
                 import pyarrow.parquet as parquet
 
-                table = parquet.ParquetFile(path).read()
-                select_columns(str(path), table.column_names, columns)
+                table = parquet.ParquetFile(local).read()
+                select_columns(source, table.column_names, columns)
             case "arrow":
-                table = _open_arrow(path).read_all()
-                select_columns(str(path), table.column_names, columns)
+                table = _open_arrow(local).read_all()
+                select_columns(source, table.column_names, columns)
             case _:
-                table = _read_csv(path, columns, delimiter)
-        _check_n_rows(path, table.num_rows)
-        return to_frame(table)
+                table = _read_csv(Dialect(local, delimiter, source), columns)
+        _check_n_rows(source, table.num_rows)
+        return to_frame(_spell_dates(table, columns))
 
 
 def read_batches(
@@ -96,28 +97,29 @@ def read_batches(
     allow_empty : bool, default False
         Whether the file may have no rows.
     """
-    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
-        path = local
-        match _find_format(path):
+    source = _name_source(path)
+    with _explain_errors(Path(path)), open_local(Path(path)) as local:
+        match _find_format(local, source):
             case "parquet":
                 import pyarrow.parquet as parquet
 
-                file = parquet.ParquetFile(path)
-                wanted = select_columns(str(path), file.schema_arrow.names, columns)
+                file = parquet.ParquetFile(local)
+                wanted = select_columns(source, file.schema_arrow.names, columns)
                 batches = file.iter_batches(_BATCH_ROWS, columns=[column.name for column in wanted])
             case "arrow":
-                reader = _open_arrow(path)
-                wanted = select_columns(str(path), reader.schema.names, columns)
+                reader = _open_arrow(local)
+                wanted = select_columns(source, reader.schema.names, columns)
                 batches = (batch.select([column.name for column in wanted]) for batch in reader)
             case _:
-                batches = _read_csv_batches(path, columns, delimiter, allow_empty=allow_empty)
+                batches = _read_csv_batches(Dialect(local, delimiter, source, allow_empty=allow_empty), columns)
         n_rows = 0
         for batch in batches:
             n_rows += batch.num_rows
             for start in range(0, batch.num_rows, _BATCH_ROWS):
-                yield _import_pyarrow().Table.from_batches([batch.slice(start, _BATCH_ROWS)])
+                table = _import_pyarrow().Table.from_batches([batch.slice(start, _BATCH_ROWS)])
+                yield _spell_dates(table, columns)
         if not allow_empty:
-            _check_n_rows(path, n_rows)
+            _check_n_rows(source, n_rows)
 
 
 def read_schema(path: str | Path, columns: Sequence[Column] | None = None) -> Any:
@@ -126,7 +128,7 @@ def read_schema(path: str | Path, columns: Sequence[Column] | None = None) -> An
 
     path = Path(path)
     with _explain_errors(path):
-        match _find_format(path):
+        match _find_format(path, str(path)):
             case "parquet":
                 import pyarrow.parquet as parquet
 
@@ -148,6 +150,19 @@ def to_frame(table: Any) -> Any:
 
     fields = [pa.field(field.name, normalize_type(field.type)) for field in table.schema]
     return table.cast(pa.schema(fields)).to_pandas()
+
+
+def _spell_dates(table: Any, columns: Sequence[Column]) -> Any:
+    """Return a table whose dates that are whole numbers, such as 20240131, are text; see `cells.spell_dates`."""
+    import pyarrow as pa
+
+    for column in columns:
+        place = table.schema.get_field_index(column.name) if is_spelled(column) else -1
+        if place >= 0 and (
+            pa.types.is_integer(table.schema.types[place]) or pa.types.is_floating(table.schema.types[place])
+        ):
+            table = table.set_column(place, column.name, table[place].cast(pa.int64()).cast(pa.string()))
+    return table
 
 
 def _import_pyarrow() -> Any:
@@ -187,20 +202,19 @@ def check_file(path: Path) -> None:
         )
 
 
-def _check_n_rows(path: Path, n_rows: int) -> None:
+def _name_source(path: str | Path) -> str:
+    """Return what messages call a file, which may be read from a copy."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def _check_n_rows(source: str, n_rows: int) -> None:
     if n_rows == 0:
-        raise InvalidInputError(f"Expected a table with rows. Got {path}, which has no rows.")
+        raise InvalidInputError(f"Expected a table with rows. Got {source}, which has no rows.")
 
 
-def _open_in_place(path: Path) -> AbstractContextManager[Path]:
-    """Return the file itself or, where it has to be unpacked or read to the end first, a temporary copy."""
-    is_ordinary = str(path) != "-" and path.suffix.lower() not in COPIED
-    return nullcontext(path) if is_ordinary else open_local(path)
-
-
-def _find_format(path: Path) -> str:
+def _find_format(path: Path, source: str) -> str:
     if path.stat().st_size == 0:
-        raise InvalidInputError(f"Expected a file with a table. Got {path}, which is empty.")
+        raise InvalidInputError(f"Expected a file with a table. Got {source}, which is empty.")
     suffix = next((suffix for suffix in reversed(path.suffixes) if suffix.lower() in SUFFIXES), None)
     with path.open("rb") as file:
         begin = file.read(6)
@@ -237,25 +251,31 @@ class Dialect:
     (['size', 'price'], ';', ',', 'utf8')
     """
 
-    def __init__(self, path: Path, delimiter: str | None, *, allow_empty: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, delimiter: str | None, source: str | None = None, *, allow_empty: bool = False
+    ) -> None:
+        self.path, self.source = path, source or str(path)
         with path.open("rb") as file:
             self.compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
         with (gzip.open if self.compression else open)(path, "rb") as file:
             begin = file.read(_SNIFFED)
         if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise InvalidInputError(f"Expected text in UTF-8. Got {path}, which is in UTF-16. Save it as UTF-8.")
+            raise InvalidInputError(f"Expected text in UTF-8. Got {self.source}, which is in UTF-16. Save it as UTF-8.")
         if b"\0" in begin:
-            raise InvalidInputError(f"Expected a table in CSV, Parquet or Arrow. Got {path}, which is none of them.")
+            raise InvalidInputError(
+                f"Expected a table in CSV, Parquet or Arrow. Got {self.source}, which is none of them."
+            )
         text, self.encoding = _decode(begin)
         self.skipped_lines, text, announced = _skip_preamble(text)
         # A delimiter between quotes is part of a cell.
         bare = [line for line in re.sub(r'"[^"]*"', '""', text).splitlines() if line.strip()]
         if not bare:
-            raise InvalidInputError(f"Expected a table with a header line. Got {path}, which holds no text.")
+            raise InvalidInputError(f"Expected a table with a header line. Got {self.source}, which holds no text.")
         self.is_empty = len(bare) == 1 and len(begin) < _SNIFFED
         if self.is_empty and not allow_empty:
-            raise InvalidInputError(f"Expected rows below the header. Got {path}, which has a header and no rows.")
+            raise InvalidInputError(
+                f"Expected rows below the header. Got {self.source}, which has a header and no rows."
+            )
         # Where several are equally frequent, the first in the list is taken.
         self.delimiter = (
             _check_delimiter(delimiter)
@@ -265,21 +285,35 @@ class Dialect:
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
         header = next(row for row in lines if any(cell.strip() for cell in row))
         self.names = [name.strip() or f"column_{place}" for place, name in enumerate(header, start=1)]
-        check_unique_names(str(path), self.names)
+        check_unique_names(self.source, self.names)
         self.header_lines = self.skipped_lines + lines.line_num
         self._begin = text
-        self.decimal = "," if self.delimiter != "," and _prefers_comma(text, self.delimiter) else "."
+        # Commas and points that are surely before decimals; where commas delimit, decimals have points.
+        n_commas, n_points = (0, 1) if self.delimiter == "," else _count_decimal_marks(text, self.delimiter)
+        self.decimal = "," if n_commas > n_points else "."
+        self.is_certain = n_commas + n_points > 0
 
     def find_codes(self, names: Collection[str]) -> set[str]:
         """Return those columns in which the file begins with numbers like 007, which lose their zeros as numbers."""
-        rows = islice(csv.reader(io.StringIO(self._begin, newline=""), delimiter=self.delimiter), 1, _N_GLANCED)
-        places = {place: name for place, name in enumerate(self.names) if name in names}
         return {
             name
-            for row in rows
-            for place, name in places.items()
-            if place < len(row) and re.fullmatch(r"\s*0\d+\s*", row[place])
+            for name, cells in self._glance(names).items()
+            if any(re.fullmatch(r"\s*0\d+\s*", cell) for cell in cells)
         }
+
+    def find_grouped(self, names: Collection[str]) -> set[str]:
+        """Return those columns in which the file begins with thousands like 1.234, which are no decimals."""
+        if self.is_certain:
+            return set()
+        pandas, glanced = import_pandas(), self._glance(names).items()
+        texts = {name: pandas.Series([cell.strip() for cell in cells if cell], dtype=object) for name, cells in glanced}
+        return {name for name, each in texts.items() if len(each) and groups_thousands(each, ".")}
+
+    def _glance(self, names: Collection[str]) -> dict[str, list[str]]:
+        """Return the first cells of some columns."""
+        rows = csv.reader(io.StringIO(self._begin, newline=""), delimiter=self.delimiter)
+        first = [row for row in islice(rows, 1, _N_GLANCED) if len(row) == len(self.names)]
+        return {name: [row[place] for row in first] for place, name in enumerate(self.names) if name in names}
 
     def read_batches(self, types: dict[str, Any]) -> Iterator[Any]:
         """Yield the columns with these types as Arrow batches."""
@@ -359,40 +393,55 @@ def _check_delimiter(delimiter: str | None) -> str | None:
     return delimiter
 
 
-def _prefers_comma(text: str, delimiter: str) -> bool:
-    """Return whether more cells are written like 1,5 than like 1.5."""
+def _count_decimal_marks(text: str, delimiter: str) -> tuple[int, int]:
+    """Return how many cells surely have a decimal comma, as 1,5 and 1.234,5 do, and how many a decimal point.
+
+    1,234 and 1.234 can be thousands as well, and say nothing.
+    """
     mark = re.escape(delimiter)
-    marks = re.findall(rf'(?:^|{mark}) *"?[+-]?\d+([.,])\d+"? *(?={mark}|[\r\n]|$)', text, re.MULTILINE)
-    return marks.count(",") > marks.count(".")
+    cells = re.findall(rf'(?:^|{mark}) *"?[+-]?(\d[\d.,]*)"? *(?={mark}|[\r\n]|$)', text, re.MULTILINE)
+    marked = [cell for cell in cells if "," in cell or "." in cell]
+    swapped = [cell.translate(str.maketrans(",.", ".,")) for cell in marked]
+    return tuple(sum(_has_decimal_comma(cell) for cell in each) for each in (marked, swapped))  # type: ignore
 
 
-def _read_csv(path: Path, columns: Sequence[Column], delimiter: str | None) -> Any:
+def _has_decimal_comma(cell: str) -> bool:
+    if re.fullmatch(r"\d+,\d+", cell):
+        return re.fullmatch(r"[1-9]\d{0,2},\d{3}", cell) is None
+    return re.fullmatch(r"[1-9]\d{0,2}(\.\d{3}){2,}|[1-9]\d{0,2}(\.\d{3})+,\d+", cell) is not None
+
+
+def _read_csv(dialect: Dialect, columns: Sequence[Column]) -> Any:
     """Return all columns of a file as an Arrow table; the given ones are read as the kind that they have."""
     import pyarrow as pa
 
-    dialect = Dialect(path, delimiter)
-    types = _choose_types(select_columns(str(path), dialect.names, columns))
+    wanted = select_columns(dialect.source, dialect.names, columns)
+    types = _choose_types(wanted)
     with _locate_bad_number(dialect):
         table = dialect.read(types)
         whole = {field.name for field in table.schema if pa.types.is_integer(field.type)} - set(types)
         again = {field.name for field in table.schema if pa.types.is_time(field.type)} | dialect.find_codes(whole)
+        again |= dialect.find_grouped(
+            {each.name for each in table.schema if pa.types.is_floating(each.type)} - set(types)
+        )
         if again:  # as text, which is how batches are read
             table = dialect.read(types | dict.fromkeys(again, pa.string()))
-    return _replace_decimal_commas(table, dialect, keys=())
+    return _replace_decimal_commas(table, dialect, kept=_list_kept(wanted, keys=False))
 
 
-def _read_csv_batches(
-    path: Path, columns: Sequence[Column], delimiter: str | None, *, allow_empty: bool
-) -> Iterator[Any]:
+def _read_csv_batches(dialect: Dialect, columns: Sequence[Column]) -> Iterator[Any]:
     """Yield the given columns of a file as Arrow batches."""
-    dialect = Dialect(path, delimiter, allow_empty=allow_empty)
-    wanted = select_columns(str(path), dialect.names, columns)
+    wanted = select_columns(dialect.source, dialect.names, columns)
     if dialect.is_empty:
         return
-    keys = [column.name for column in wanted if column.kind == "key"]
     with _locate_bad_number(dialect):
         for batch in dialect.read_batches(_choose_types(wanted)):
-            yield _replace_decimal_commas(batch, dialect, keys=keys)
+            yield _replace_decimal_commas(batch, dialect, kept=_list_kept(wanted, keys=True))
+
+
+def _list_kept(columns: Sequence[Column], *, keys: bool) -> list[str]:
+    """Return the columns whose text stays as it is: numbers with a style of their own and, if asked for, keys."""
+    return [column.name for column in columns if column.thousands or column.unit or (keys and column.kind == "key")]
 
 
 @contextmanager
@@ -413,7 +462,11 @@ def _locate_bad_number(dialect: Dialect) -> Generator[None]:
         name, value = dialect.names[int(found[1])], found[2]
         cells = dialect.read({name: pa.string()}, only_these=True)[name].to_pandas()
         row = int((cells == value).argmax())
-        raise_problems([Problem(name, row, "a number", show_value(value))], source=str(dialect.path))
+        is_open = re.fullmatch(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*", value) is not None
+        advice = (
+            "It can be a decimal comma or a thousand: write it without, or with a decimal point." if is_open else ""
+        )
+        raise_problems([Problem(name, row, "a number", show_value(value))], source=dialect.source, advice=advice)
 
 
 def _raise_ragged(dialect: Dialect) -> None:
@@ -432,7 +485,7 @@ def _raise_ragged(dialect: Dialect) -> None:
         for row in rows:
             if row and len(row) != len(dialect.names):
                 raise InvalidInputError(
-                    f"Expected {len(dialect.names)} cells in every row of {dialect.path}, as in the header. Got "
+                    f"Expected {len(dialect.names)} cells in every row of {dialect.source}, as in the header. Got "
                     f"{len(row)} in line {dialect.skipped_lines + rows.line_num}: "
                     f"{show_value(dialect.delimiter.join(row))}. Fix the line; a cell that holds the delimiter needs "
                     "quotes around it."
@@ -448,14 +501,18 @@ def _choose_types(columns: Sequence[Column]) -> dict[str, Any]:
     }
 
 
-def _replace_decimal_commas(table: Any, dialect: Dialect, *, keys: Sequence[str]) -> Any:
-    """Return the table with decimal points in cells of text that are numbers with a comma; keys stay as they are."""
+def _replace_decimal_commas(table: Any, dialect: Dialect, *, kept: Sequence[str]) -> Any:
+    """Return the table with plain numbers in cells of text such as 1,5 and 1.234,5; some columns stay as they are."""
     import pyarrow as pa
-    from pyarrow.compute import replace_substring_regex  # type: ignore[reportAttributeAccessIssue]
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
 
     if dialect.decimal == ",":
         for place, field in enumerate(table.schema):
-            if pa.types.is_string(field.type) and field.name not in keys:
-                cells = replace_substring_regex(table[place], r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2")
+            if pa.types.is_string(field.type) and field.name not in kept:
+                is_grouped = compute.match_substring_regex(table[place], r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?\s*$")
+                cells = compute.if_else(is_grouped, compute.replace_substring(table[place], ".", ""), table[place])
+                cells = compute.replace_substring_regex(cells, r"^(\s*[+-]?\d+),(\d+\s*)$", r"\1.\2")
                 table = table.set_column(place, field.name, cells)
     return table

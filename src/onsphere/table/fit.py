@@ -70,6 +70,8 @@ class TableFit:
         What the model was calibrated by.
     time : dict or None
         The fields of the Column that orders the rows.
+    target_columns : list of Column
+        How the targets are written, so that those of other files are read alike.
     """
 
     model: Any
@@ -91,12 +93,14 @@ class TableFit:
     reference: dict[str, dict[str, Any]] = field(repr=False)
     groups: str | None = None
     time: dict[str, Any] | None = None
+    target_columns: list[Column] = field(default_factory=list[Column])
 
     def summary(self) -> dict[str, Any]:
         """Return all but the model and its rows as plain values, which `model.save(path, summary=…)` keeps."""
-        left_out = ("model", "measured_model", "columns", "X_test", "y_test")
+        left_out = ("model", "measured_model", "columns", "target_columns", "X_test", "y_test")
         kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in left_out}
-        return kept | {"columns": [column.to_dict() for column in self.columns]}
+        described = {"columns": self.columns, "target_columns": self.target_columns}
+        return kept | {name: [column.to_dict() for column in columns] for name, columns in described.items()}
 
 
 def fit_table(
@@ -155,7 +159,8 @@ def fit_table(
     keys, ignore : sequence of str
         Columns that name rows, and columns not to learn from, in addition to those that are found.
     kinds : mapping of str to str, optional
-        What columns hold, where that is not found or found wrongly: "number", "category", "date", or "date=%d.%m.%Y".
+        What columns hold, where that is not found or found wrongly: "number", "category" or "date", or how they are
+        written: "number=," (the decimal mark), "number=M" (a word that multiplies), "date=%d.%m.%Y".
     test_size : float in (0, 1), default 0.2
     test : DataFrame, optional
         Other rows to measure the model on, so that none are kept out for it.
@@ -180,6 +185,8 @@ def fit_table(
     """
     check_option("fit_table", "backbone", backbone, ["auto", *BACKBONES])
     check_option("fit_table", "calibration", calibration, CALIBRATIONS)
+    kinds = dict(kinds or {})
+    asked = None if time is None else kinds.pop(time, None)
     table = prepare_table(
         frame,
         targets,
@@ -199,15 +206,23 @@ def fit_table(
         find_domain("fit_table", domain, y, row_names=rows.index)
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
-    clock = None if time is None else find_clock(frame, time)
+    clock = None if time is None else find_clock(frame, time, asked)
     if clock is None:
         notes += note_order(rows, columns)
+    else:
+        its_column = Column(clock.name, "key", f"the time{f'; {clock.note}' if clock.note else ''}")
+        columns = [its_column if column.name == time else column for column in columns]
     split = RowSplit(None if clock is None else read_time(clock, frame.loc[rows.index]), classes, random_state)
     if test is None:
         X_rest, X_test, y_rest, y_test = split.take_last(rows, y, test_size)
     else:
         known = read_known_rows(
-            test, targets, columns, labels=np.unique(y) if classes else None, source="the test rows"
+            test,
+            targets,
+            columns,
+            labels=np.unique(y) if classes else None,
+            target_columns=table.target_columns,
+            source="the test rows",
         )
         X_rest, y_rest, X_test, y_test = rows, y, known.X, known.y
         notes += [f"in the test rows, {note}" for note in known.notes]
@@ -292,6 +307,7 @@ def fit_table(
         _make_reference(X_rest, columns),
         groups,
         None if clock is None else clock.to_dict(),
+        table.target_columns,
     )
 
 
@@ -329,6 +345,11 @@ def _note_small_groups(groups: Groups | None) -> list[str]:
 
 def _check_groups(groups: str, columns: Sequence[Column], *, classes: bool) -> None:
     """Check before the fit that groups go with the target and the columns."""
+    if groups in ("prediction", "novelty", "class") and any(column.name == groups for column in columns):
+        raise InvalidInputError(
+            f"Expected groups by the {groups} or by a column. Got {groups!r}, which is also the name of a column. Give "
+            "the column another name."
+        )
     if groups in ("prediction", "novelty") or (groups == "class" and classes):
         return
     kinds = ("number", "boolean", "category")

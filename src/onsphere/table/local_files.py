@@ -58,6 +58,8 @@ def _unpack(path: Path, folder: Path) -> Path:
             raise InvalidInputError(
                 f"Expected one file in {path}. Got {len(files)}: {found}. Unpack it, and name the file."
             )
+        if files[0].flag_bits & 1:
+            raise InvalidInputError(f"Expected a zip archive without a password. Got {path}, which has one. Unpack it.")
         copy = folder / PurePath(files[0].filename).name
         with archive.open(files[0]) as packed, copy.open("wb") as file:
             shutil.copyfileobj(packed, file)

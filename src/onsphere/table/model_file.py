@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from onsphere.table.columns import Column, is_column, parse_column
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.prepare import TASKS
 
-__all__ = ["load_table_model", "read_model_columns", "read_summary_columns"]
+__all__ = ["load_table_model", "read_model_columns", "read_summary_columns", "read_target_columns"]
 
 
 def load_table_model(path: Path) -> tuple[Any, dict[str, Any], list[Column]]:
@@ -25,10 +27,23 @@ def load_table_model(path: Path) -> tuple[Any, dict[str, Any], list[Column]]:
     return model, summary, read_model_columns(path, model, summary)
 
 
+def read_target_columns(summary: dict[str, Any]) -> list[Column] | None:
+    """Return how the targets of a model are written; None where its file, of an older version, does not say.
+
+    Numbers are to be read as text, since how other files write them is not found anew.
+    """
+    described = summary.get("target_columns")
+    if described is None:
+        return None
+    columns = [Column(**each) for each in described]
+    return [replace(column, written_as_text=True) if column.kind == "number" else column for column in columns]
+
+
 def read_model_columns(path: Path, model: Any, summary: dict[str, Any]) -> list[Column]:
     """Return the columns that the encoder of a model has, which must be those that the file names."""
     _check_summary(path, summary)
     columns = _find_columns(model)
+    _trim_levels(model, columns, summary)
     has_names = [column.name for column in columns] == [each.get("name") for each in summary["columns"]]
     if not (columns and has_names) or model.calibration_ is None:
         raise _make_error(path, "holds another model than it says")
@@ -36,6 +51,24 @@ def read_model_columns(path: Path, model: Any, summary: dict[str, Any]) -> list[
     if not isinstance(model, HCMClassifier if summary["task"] == "classification" else HCMRegressor):
         raise _make_error(path, f"holds no model for {summary['task']}")
     return columns
+
+
+def _trim_levels(model: Any, columns: list[Column], summary: dict[str, Any]) -> None:
+    """Take spaces from around the categories of an older version, which kept them; cells are read without."""
+    if not columns:
+        return
+    encoder: TableEncoder = model.estimator_.named_steps["columns"]
+    encoder.levels_ = {name: [level.strip() for level in levels] for name, levels in encoder.levels_.items()}
+    encoder.places_ = {
+        name: ([None if level is None else level.strip() for level in levels], places)
+        for name, (levels, places) in encoder.places_.items()
+    }
+    for each in (summary.get("reference") or {}).values():
+        if "shares" in each:
+            shares = Counter[str]()
+            for level, share in each["shares"].items():
+                shares[level.strip()] += share
+            each["shares"] = dict(shares)
 
 
 def read_summary_columns(path: Path, summary: dict[str, Any]) -> list[Column]:
@@ -85,6 +118,7 @@ _CHECKS = {
     "why": lambda value: isinstance(value, str),
     "backbone": lambda value: isinstance(value, str),
     "notes": lambda value: _is_list_of(value, str),
+    "target_columns": lambda value: value is None or (_is_list_of(value, dict) and all(map(parse_column, value))),
     "reference": lambda value: value is None or is_reference(value),
     "time": lambda value: value is None or (isinstance(value, dict) and parse_column(value) is not None),
     "n_rows": lambda value: (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,14 @@ from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
 from onsphere.table.cells import (
     Problem,
+    describe_expected,
     parse_as,
     parse_numbers,
     raise_problems,
     read_cells,
     read_features,
     show_value,
+    spell_dates,
 )
 from onsphere.table.columns import (
     Column,
@@ -30,14 +32,21 @@ from onsphere.table.columns import (
     force_kind,
     is_missing_word,
     join_names,
+    suggest_name,
 )
-from onsphere.table.number_styles import share_begins_like_number
+from onsphere.table.number_styles import (
+    NumberStyle,
+    find_number_style,
+    parse_styled_numbers,
+    share_begins_like_number,
+)
 
 __all__ = [
     "TASKS",
     "KnownRows",
     "PreparedTable",
     "choose_columns",
+    "describe_target",
     "drop_rows_without_target",
     "prepare_table",
     "read_known_rows",
@@ -60,6 +69,7 @@ class PreparedTable(NamedTuple):
     classes: bool
     why: str
     notes: list[str]
+    target_columns: list[Column]
 
 
 def prepare_table(
@@ -82,7 +92,9 @@ def prepare_table(
     check_frame(frame)
     kinds = kinds or {}
     _check_names(frame, targets, [*keys, *ignore], list(kinds))
-    kept, notes = drop_rows_without_target(frame, targets, kinds=kinds)
+    described = [describe_target(name, frame[name], kinds.get(name)) for name in targets]
+    kept, notes = drop_rows_without_target(frame, described)
+    _check_n_rows(kept, coverage, test_size)
     classes, why = _choose_task(kept, targets, "classification" if "category" in map(kinds.get, targets) else task)
     if classes:
         kept = _drop_rare_classes(kept, targets[0], notes)
@@ -90,10 +102,11 @@ def prepare_table(
     columns = choose_columns(kept, targets, keys=keys, ignore=ignore, kinds=kinds)
     check_any_feature(columns)
     cells, y = split_target(kept, targets, columns, classes=classes)
-    X = read_features(cells, columns)  # as values, which the model recognises in any file; raises what cannot be read
+    # As values, which the model recognises in any file; raises what cannot be read.
+    X = read_features(spell_dates(cells, columns), columns)
     if not classes:
         _check_varies(y, targets)
-    return PreparedTable(X, y, columns, classes, why, notes)
+    return PreparedTable(X, y, columns, classes, why, notes, described)
 
 
 def _check_names(frame: Any, targets: Sequence[str], others: Sequence[str], described: Sequence[str]) -> None:
@@ -120,27 +133,37 @@ def _check_names(frame: Any, targets: Sequence[str], others: Sequence[str], desc
             )
     for name in [*targets, *others, *described]:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = suggest_name(name, names) or _suggest_header(names)
             raise InvalidInputError(f"Expected a column {name}. Got the columns {join_names(names)}.{hint}")
+
+
+def _suggest_header(names: Sequence[str]) -> str:
+    """Return a hint if most columns have no name, as below a title."""
+    n_unnamed = sum(re.fullmatch(r"column_\d+", name) is not None for name in names)
+    return " The header may be in a later line: delete those above it." if n_unnamed >= len(names) / 2 else ""
 
 
 def _check_n_rows(frame: Any, coverage: float, test_size: float) -> None:
     needed = max(_FEWEST_ROWS, int(np.ceil(rows_needed(coverage) / (1 - test_size))))
     if len(frame) < needed:
+        is_few = needed > _FEWEST_ROWS
         raise InvalidInputError(
-            f"Expected at least {needed} rows with a target, for a coverage of {coverage:g}. Got {len(frame)}. "
-            "Add rows, or choose a lower coverage."
+            f"Expected at least {needed} rows with a target{f', for a coverage of {coverage:g}' if is_few else ''}. "
+            f"Got {len(frame)}. Add rows{', or choose a lower coverage' if is_few else ''}."
         )
 
 
 def _check_varies(y: Any, targets: Sequence[str]) -> None:
     constant = [name for name, spread in zip(targets, np.atleast_1d(np.ptp(y, axis=0)), strict=True) if spread == 0]
     if constant:
-        raise InvalidInputError(
-            f"Expected a target that varies. Got {', '.join(constant)}, with one value in every row: there is nothing "
-            "to learn."
-        )
+        raise _make_constant_error(constant)
+
+
+def _make_constant_error(names: Sequence[str]) -> InvalidInputError:
+    return InvalidInputError(
+        f"Expected a target that varies. Got {', '.join(names)}, with one value in every row: there is nothing to "
+        "learn."
+    )
 
 
 def choose_columns(
@@ -156,8 +179,7 @@ def choose_columns(
     columns: list[Column] = []
     for column in describe_columns(frame.drop(columns=list(targets))):
         if column.name in kinds:
-            kind, _, date_format = kinds[column.name].partition("=")
-            column = force_kind(column.name, frame[column.name], kind, date_format or None)
+            column = force_kind(column.name, frame[column.name], kinds[column.name])
         elif column.name in keys:
             column = Column(column.name, "key", "as asked")
         elif column.name in ignore:
@@ -176,7 +198,13 @@ class KnownRows(NamedTuple):
 
 
 def read_known_rows(
-    frame: Any, targets: Sequence[str], columns: Sequence[Column], *, labels: Any = None, source: str
+    frame: Any,
+    targets: Sequence[str],
+    columns: Sequence[Column],
+    *,
+    labels: Any = None,
+    target_columns: Sequence[Column] | None = None,
+    source: str,
 ) -> KnownRows:
     """Return the rows of a table whose target is known.
 
@@ -188,6 +216,8 @@ def read_known_rows(
         The columns that the model was fitted on.
     labels : array, optional
         The classes that the model knows; without them, targets are numbers.
+    target_columns : sequence of Column, optional
+        How the targets were written at fit, which is how they are read; found anew for the files of older versions.
     source : str
         Where the rows are from, for messages.
     """
@@ -195,10 +225,15 @@ def read_known_rows(
     check_has(source, list(frame.columns), [*(column.name for column in columns if column.is_feature), *targets])
     # Classes that are text stay text, even where those of this table could be numbers.
     as_text = classes and labels.dtype.kind == "U"
-    known, notes = drop_rows_without_target(frame, targets, as_text=as_text)
-    X, y = split_target(known, targets, columns, classes=classes)
     if as_text:
-        y = y.astype(np.str_)
+        described = [Column(name, "category") for name in targets]
+    else:
+        described = target_columns or [describe_target(name, frame[name]) for name in targets]
+    known, notes = drop_rows_without_target(frame, described)
+    X, y = split_target(known, targets, columns, classes=classes)
+    if as_text:  # Files of older versions may hold classes with spaces around them.
+        spelled = {label.strip(): label for label in labels.tolist()}
+        y = np.array([spelled.get(label.strip(), label.strip()) for label in y.tolist()], dtype=np.str_)
     elif classes and y.dtype.kind not in "biu":
         values = known[targets[0]]
         numbers = parse_numbers(values)
@@ -208,7 +243,7 @@ def read_known_rows(
         raise_problems([problem], index=values.index, source=source, advice=advice)
     if classes:
         notes = notes + _note_unknown_classes(y, labels)
-    return KnownRows(read_features(X, columns, source=source), y, notes, known)
+    return KnownRows(read_features(spell_dates(X, columns), columns, source=source), y, notes, known)
 
 
 def _note_unknown_classes(y: Any, labels: Any) -> list[str]:
@@ -220,42 +255,57 @@ def _note_unknown_classes(y: Any, labels: Any) -> list[str]:
     return [f"{len(unknown):,} rows have a class the model was not fitted on: {shown}"]
 
 
-def drop_rows_without_target(
-    frame: Any, targets: Sequence[str], *, as_text: bool = False, kinds: Mapping[str, str] | None = None
-) -> tuple[Any, list[str]]:
+def drop_rows_without_target(frame: Any, described: Sequence[Column]) -> tuple[Any, list[str]]:
     """Return the rows in which every target is known, and notes on the others and on how targets are read.
 
-    Targets become numbers, booleans or text; with `as_text`, numbers that were written as text stay text.
+    Targets become numbers, booleans or text, as their columns say.
     """
+    targets = [column.name for column in described]
     known = frame[frame[list(targets)].notna().all(axis=1)]
     if len(known) == 0:
         raise InvalidInputError(f"Expected rows with {' and '.join(targets)}. Got none: every value is missing.")
     notes: list[str] = []
-    for name in targets:
-        is_text = as_text or (kinds or {}).get(name) == "category"
-        known = known.assign(**{name: _convert_target(name, known[name], (kinds or {}).get(name), is_text, notes)})
-    known = known[known[list(targets)].notna().all(axis=1)]
-    n_lost = len(frame) - len(known)
-    return known, [*([f"{n_lost:,} rows without {' or '.join(targets)} are left out"] if n_lost else []), *notes]
+    for column in described:
+        known = known.assign(**{column.name: _convert_target(column, known[column.name], notes)})
+    is_lost, names = known[list(targets)].isna(), " or ".join(targets)
+    is_word = frame.loc[known.index, list(targets)].astype(str).apply(is_missing_word)
+    known, n_unread = known[~is_lost.any(axis=1)], int((is_lost & ~is_word).any(axis=1).sum())
+    n_empty = len(frame) - len(known) - n_unread
+    lost = [f"{n_empty:,} rows without {names} are left out"] if n_empty else []
+    lost += [f"{n_unread:,} rows in which {names} is no number are left out"] if n_unread else []
+    return known, [*lost, *notes]
 
 
-def _convert_target(name: str, values: Any, kind: str | None, as_text: bool, notes: list[str]) -> Any:
-    """Return a target without missing values as numbers, booleans or text."""
-    values = values.infer_objects()  # booleans among which some were missing
-    if as_text:
-        return values
-    column = describe_column(name, values) if kind is None else force_kind(name, values, kind)
+def describe_target(name: str, values: Any, asked: str | None = None) -> Column:
+    """Describe a target: numbers with how they are written, booleans, or classes of text."""
+    values = values.dropna().infer_objects()  # booleans among which some were missing
+    column = describe_column(name, values) if asked is None else force_kind(name, values, asked)
     if column.note.startswith("holds"):
         raise InvalidInputError(f"Expected numbers or classes in {name}, which {column.note}. Choose another target.")
-    if column.kind == "number" and column.written_as_text:
-        numbers = parse_as(column, values)
+    if column.kind == "category" or (column.kind == "number" and column.written_as_text):
+        return column
+    return Column(name, {"b": "boolean"}.get(values.dtype.kind, "number" if values.dtype.kind in "iuf" else "category"))
+
+
+def _convert_target(column: Column, values: Any, notes: list[str]) -> Any:
+    """Return a target without missing values as numbers, booleans or text."""
+    values = values.infer_objects()
+    if column.kind == "number" and values.dtype.kind not in "biuf":
+        numbers = parse_as(column, values.astype(str))
         is_other = numbers.isna() & ~is_missing_word(values.astype(str))
         # Other text stays, for an error that names it, unless numbers were asked for.
-        values = numbers if kind == "number" or not is_other.any() else numbers.astype(object).where(~is_other, values)
-        notes += [f"{name}: {column.note}"] if column.note != "numbers written as text" else []
-    if values.dtype.kind == "f" and bool((values == np.floor(values)).all()) and bool((values.abs() < 2**53).all()):
+        is_asked = column.note.startswith("as asked")
+        values = numbers if is_asked or not is_other.any() else numbers.astype(object).where(~is_other, values)
+        notes += [f"{column.name}: {column.note}"] if column.note not in ("", "numbers written as text") else []
+    if column.kind == "category" and values.dtype.kind not in "biuf":
+        return values.map(lambda value: value.strip() if isinstance(value, str) else value)
+    if column.kind != "category" and _is_whole(values):
         return values.astype(np.int64)  # whole numbers among which some were missing
     return values
+
+
+def _is_whole(values: Any) -> bool:
+    return values.dtype.kind == "f" and bool((values == np.floor(values)).all()) and bool((values.abs() < 2**53).all())
 
 
 def split_target(frame: Any, targets: Sequence[str], columns: Sequence[Column], *, classes: bool) -> tuple[Any, Any]:
@@ -264,12 +314,13 @@ def split_target(frame: Any, targets: Sequence[str], columns: Sequence[Column], 
     if classes:
         labels = frame[targets[0]]
         return X, np.asarray(labels) if labels.dtype.kind in "biu" else np.asarray(labels.astype(str), dtype=np.str_)
-    cells = [read_cells(Column(name, "number"), frame[name]) for name in targets]
-    raise_problems(
-        [problem for each in cells for problem in each.problems],
-        index=frame.index,
-        advice="Fix the value, leave the cell empty where it is not known, or choose the task classification.",
-    )
+    described = [Column(name, "number") for name in targets]
+    cells = [read_cells(column, frame[column.name]) for column in described]
+    problems = [problem for each in cells for problem in each.problems]
+    is_text = any(problem.expected == describe_expected(described[0]) for problem in problems)
+    other = ", or choose the task classification" if is_text else ""
+    advice = f"Fix the value, or leave the cell empty where it is not known{other}."
+    raise_problems(problems, index=frame.index, advice=advice)
     y = np.column_stack([each.values for each in cells])
     return X, y[:, 0] if len(targets) == 1 else y
 
@@ -286,6 +337,8 @@ def _choose_task(frame: Any, targets: Sequence[str], task: str) -> tuple[bool, s
         return False, "several targets are numbers"
     name, target = targets[0], frame[targets[0]]
     n_different = target.nunique()
+    if target.dtype.kind in "iuf" and n_different == 1:
+        raise _make_constant_error([name])
     if target.dtype.kind == "b":
         return True, f"{name} is true or false"
     if target.dtype.kind not in "iuf":
@@ -304,10 +357,11 @@ def _check_is_no_number(name: str, target: Any) -> None:
     texts = target.astype(str)
     n_different = texts.nunique()
     if share_begins_like_number(texts) > 0.5 and n_different > _MOST_CLASSES:
+        unread = texts[parse_styled_numbers(texts, find_number_style(texts) or NumberStyle()).isna()]
         raise InvalidInputError(
-            f"Expected numbers or classes in {name}. Got {n_different:,} different texts such as {texts.iloc[0]!r}, "
-            "which begin like numbers but cannot all be read as numbers. Say that the column is a number, to read the "
-            "others as missing, or a category, to predict classes."
+            f"Expected numbers or classes in {name}. Got {n_different:,} different texts, most of which begin like "
+            f"numbers; {len(unread):,} rows cannot be read as one, such as {unread.iloc[0]!r}. Say that the column is "
+            "a number, to leave these rows out, or a category, to predict classes."
         )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from onsphere.errors import InvalidInputError
-from onsphere.table.cells import import_pandas, raise_problems, read_cells
-from onsphere.table.columns import Column, describe_column
+from onsphere.table.cells import import_pandas, raise_problems, read_cells, spell_dates
+from onsphere.table.columns import Column, describe_column, force_kind
 
 __all__ = ["RowSplit", "find_clock", "note_order", "read_time"]
 
@@ -45,9 +45,9 @@ class RowSplit:
         return rows.iloc[:n_kept], rows.iloc[n_kept:], target[:n_kept], target[n_kept:]
 
 
-def find_clock(frame: Any, time: str) -> Column:
-    """Return the column that orders the rows, as numbers or dates."""
-    found = describe_column(time, frame[time])
+def find_clock(frame: Any, time: str, asked: str | None = None) -> Column:
+    """Return the column that orders the rows, as numbers or dates, or as the kind that a user says it has."""
+    found = describe_column(time, frame[time]) if asked is None else force_kind(time, frame[time], asked)
     if found.kind == "key" and frame[time].dtype.kind in "iuf":
         found = Column(time, "number")
     if found.kind not in ("number", "date"):
@@ -60,7 +60,7 @@ def find_clock(frame: Any, time: str) -> Column:
 
 def read_time(clock: Column, frame: Any, *, source: str | None = None) -> Any:
     """Return the time of each row of a table as floats, indexed like it; a missing one is an error."""
-    cells = read_cells(clock, frame[clock.name])
+    cells = read_cells(clock, spell_dates(frame[[clock.name]], [clock])[clock.name])
     raise_problems(cells.problems, index=frame.index, source=source)
     moments = import_pandas().Series(cells.values, index=frame.index)
     if moments.isna().any():
