@@ -5,7 +5,7 @@ import datetime
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.pipeline import make_pipeline
@@ -144,7 +144,7 @@ def test_names_come_in_the_order_of_the_numbers():
         (Column("x", "number"), "inf", r"Expected a finite number in the column x, row 1 .* Got the text 'inf'"),
         (Column("x", "boolean"), "yes", r"Expected true or false in the column x, row 1 .* Got the text 'yes'"),
         (Column("x", "date"), "tomorrow", "a date, written as 2024-01-31 in the column x, row 1"),
-        (Column("x", "date", date_format="%d.%m.%Y"), "2024-01-31", "written as %d.%m.%Y in the column x"),
+        (Column("x", "date", date_format="%d.%m.%Y"), "01/31/2024", "written as %d.%m.%Y in the column x"),
     ],
 )
 def test_a_cell_that_cannot_be_read_is_named_with_its_row(column, value, words):
@@ -224,6 +224,7 @@ def test_any_table_becomes_numbers_row_by_row(columns, order):
 @settings(max_examples=30)
 @given(levels=st.lists(st.text(max_size=3), min_size=1), new=st.text(min_size=4, max_size=6))
 def test_an_unknown_category_is_none_of_the_known_ones(levels, new):
+    assume(new.strip() not in {level.strip() for level in levels})
     encoder = TableEncoder([Column("x", "category")]).fit(pd.DataFrame({"x": levels}))
     assert encoder.transform(pd.DataFrame({"x": [new]})).tolist() == [[0.0] * len(encoder.levels_["x"]) + [1.0]]
     known = encoder.transform(pd.DataFrame({"x": levels}))

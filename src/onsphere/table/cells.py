@@ -348,9 +348,9 @@ def _to_texts(series: Any) -> NDArray[Any]:
 
 
 def _trim(texts: NDArray[Any]) -> NDArray[Any]:
-    """Return texts without spaces around them; nothing but spaces is missing."""
+    """Return texts without spaces around them."""
     trimmed = np.empty(len(texts), dtype=object)
-    trimmed[:] = [None if text is None else text.strip() or None for text in texts.tolist()]
+    trimmed[:] = [None if text is None else text.strip() for text in texts.tolist()]
     return trimmed
 
 
