@@ -228,7 +228,7 @@ def test_an_unknown_category_is_none_of_the_known_ones(levels, new):
     encoder = TableEncoder([Column("x", "category")]).fit(pd.DataFrame({"x": levels}))
     assert encoder.transform(pd.DataFrame({"x": [new]})).tolist() == [[0.0] * len(encoder.levels_["x"]) + [1.0]]
     known = encoder.transform(pd.DataFrame({"x": levels}))
-    kept = [level in encoder.levels_["x"] for level in levels]
+    kept = [level.strip() in encoder.levels_["x"] for level in levels]
     assert known[:, :-1].sum(axis=1).tolist() == [float(each) for each in kept]
     assert (known.sum(axis=1) == 1).all()
 

@@ -231,7 +231,7 @@ def read_known_rows(
         described = target_columns or [describe_target(name, frame[name]) for name in targets]
     known, notes = drop_rows_without_target(frame, described)
     X, y = split_target(known, targets, columns, classes=classes)
-    if as_text:  # Files of older versions may hold classes with spaces around them.
+    if labels is not None and as_text:  # Files of older versions may hold classes with spaces around them.
         spelled = {label.strip(): label for label in labels.tolist()}
         y = np.array([spelled.get(label.strip(), label.strip()) for label in y.tolist()], dtype=np.str_)
     elif classes and y.dtype.kind not in "biu":
