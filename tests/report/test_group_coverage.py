@@ -71,7 +71,7 @@ def test_groups_that_were_calibrated_are_tabulated_and_told_once(rows):
 def test_the_coverage_of_each_group_by_hand(several):
     assessment, Y = several.model.assess(several.X), several.y.to_numpy()
     covered = ((assessment.lower <= Y) & (assessment.upper >= Y)).all(axis=1)
-    assert f"for {format_percent(covered.mean(), decimals=1)} of the rows, all outputs lie inside" in several.text
+    assert f"for {format_percent(covered.mean(), decimals=1)} of the rows, all targets lie inside" in several.text
     for place, name in enumerate(["x1", "x0"], start=1):
         table, column = several.table(f"coverage-{place}-{name}.csv"), several.X[:, int(name[1])]
         group = np.searchsorted(np.quantile(column, [0.25, 0.5, 0.75], method="inverted_cdf"), column)

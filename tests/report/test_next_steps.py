@@ -18,9 +18,9 @@ N = 400
 ALWAYS = "Use it on new rows"
 
 
-def make_drivers(*real):
+def make_drivers(*real, n_rows=N):
     """Return drivers of the columns a and b, of which some do something."""
-    return Drivers([["a"], ["b"]], {"noise": Effect("noise", np.array(real), np.ones(2))}, N, 0, [])
+    return Drivers([["a"], ["b"]], {"noise": Effect("noise", np.array(real), np.ones(2))}, n_rows, 0, [])
 
 
 @pytest.fixture
@@ -120,6 +120,14 @@ def test_backbones_thresholds_and_columns(good):
     steps = list_steps(good, drivers=make_drivers(2.0, 0.0))
     assert steps["Leave out columns that do nothing"].command == "X.drop(columns=['b'])"
     assert "Leave out columns that do nothing" not in list_steps(good, drivers=make_drivers(0.0, 0.0))
+    # Few rows do not show that a column does nothing, nor is one left out by which the page tells rows apart.
+    few = make_drivers(2.0, 0.0, n_rows=60)
+    assert "Leave out columns that do nothing" not in list_steps(good, drivers=few)
+    low = [LowGroup("b", "> 1", 0.7, 90)]
+    assert "Leave out columns that do nothing" not in list_steps(good, drivers=make_drivers(2.0, 0.0), low=low)
+    confidence = np.where(good.frame["b"] > 1, 0.1, 0.6)
+    doubted = replace(good, assessment=replace(good.assessment, confidence=confidence))
+    assert "Leave out columns that do nothing" not in list_steps(doubted, drivers=make_drivers(2.0, 0.0))
     many = make_drivers(2.0, 0.0)._replace(columns=[["a"], [f"b{place}" for place in range(12)]])
     assert "b9 and 2 more." in list_steps(good, drivers=many)["Leave out columns that do nothing"].why
 

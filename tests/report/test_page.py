@@ -153,13 +153,13 @@ def test_all_outputs_are_drawn_unless_there_are_too_many(write, monkeypatch):
     model = HCMRegressor(TREES, random_state=0).fit(X[:60], targets[:60]).calibrate(X[60:100], targets[60:100])
     report = write(model.set_threshold(AcceptShare(0.8)), y=targets[100:])
     assert all(f"Intervals: output {index}" in report.text for index in range(5))
-    assert report.table("outputs.csv")["output"].tolist() == [f"output {index}" for index in range(5)]
+    assert report.table("outputs.csv")["target"].tolist() == [f"output {index}" for index in range(5)]
     assert "truth output 3" in report.table("worst-accepted.csv")
     assert "How far to trust this model" in report.page.headings
     monkeypatch.setattr(figures, "MOST_OUTPUTS", 4)
     named = write(model, y=pd.DataFrame(targets[100:], columns=list("abcde")))
     assert "predicts a, b, c and 2 more from" in named.text
-    assert "The intervals of the first 4 of 5 outputs are drawn." in named.text
+    assert "The intervals of the first 4 of 5 targets are drawn." in named.text
     assert "Intervals: e" not in named.text
 
 

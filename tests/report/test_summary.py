@@ -56,11 +56,13 @@ def test_the_headline_of_classes_by_hand(classification):
 def test_the_table_of_several_outputs_by_hand(several):
     assessment, Y = several.model.assess(several.X), several.y.to_numpy()
     table = several.table("outputs.csv")
-    assert table["output"].tolist() == ["thickness", "stress"]
+    assert table["target"].tolist() == ["thickness", "stress"]
     assert_allclose(table["mean error"], np.abs(Y - assessment.value).mean(axis=0), rtol=1e-6)
     assert_allclose(table["share inside"], ((assessment.lower <= Y) & (assessment.upper >= Y)).mean(axis=0), rtol=1e-6)
     error = np.sqrt(np.mean((Y - assessment.value) ** 2, axis=1)).mean()
-    assert f"predictions are off by {format_number(error)} on average" in several.text
+    told = f"the root mean square error over the 2 targets of a row is {format_number(error)} on average"
+    assert told in several.text
+    assert "The figures of each target." in several.text
     assert "The model predicts thickness, stress from 3 columns of numbers." in several.text
 
 
@@ -98,9 +100,25 @@ def test_each_verdict_follows_from_the_rows(rows):
     assert list_kinds(bad) == ["poor", "poor", "poor", "poor"]
     assert "too small" in summarize(bad)["verdicts"][1].title
     covered = uncertainty <= 180
-    error = 190.0 + 10 * (uncertainty % 4) + uncertainty / 40
+    error = 190.0 + 10 * (uncertainty % 4) + uncertainty / 20
     middling = rows(error, uncertainty, accepted=accepted, target=target, covered=covered)
     assert list_kinds(middling) == ["fair", "good", "fair", "fair"]
+
+
+def test_few_rows_allow_no_verdict_on_the_uncertainty(rows):
+    uncertainty = np.arange(60.0)
+    # The AUROC is 0.62.
+    is_wrong = np.isin(uncertainty, [1, 5, 11, 17, 23, 26, 29, 33, 36, 38, 41, 44, 47, 49, 51, 53, 56, 58])
+    accepted = np.ones(60, dtype=bool)
+    accepted[[*np.flatnonzero(is_wrong)[:2], np.flatnonzero(~is_wrong)[0]]] = False
+    few = summarize(rows(is_wrong, uncertainty, accepted=accepted, is_class=True))["verdicts"]
+    assert [verdict.kind for verdict in few[2:]] == ["know", "know"]
+    assert few[2].title == "Its uncertainty cannot be judged on so few rows"
+    assert "On so few rows, chance alone moves that from " in few[2].text
+    assert few[3].text.endswith("With 3 rejected, that may be chance.")
+    # As many more of the same are enough.
+    many = rows(np.tile(is_wrong, 30), np.tile(uncertainty, 30), accepted=np.tile(accepted, 30), is_class=True)
+    assert list_kinds(many)[2:] == ["poor", "good"]
 
 
 def test_rows_that_allow_no_verdict_get_none(rows):

@@ -38,7 +38,7 @@ def make_command_writer(
     known = {"--target": list(summary["targets"]), "--backbone": [summary["backbone"]]}
     options: dict[str, list[str]] = known if given is None else given
     data = str(summary.get("data", "table.csv"))
-    saved = str(model or "model.onsphere")
+    saved = str(model or (*options.get("--save", ()), "model.onsphere")[0])
 
     def write_command(action: str, changes: Mapping[str, Any]) -> str | None:
         if action == "fit":
@@ -46,7 +46,7 @@ def make_command_writer(
         words = {
             "predict": ["predict", saved, _NEW_ROWS, "--out", "predictions.csv"],
             "update": ["update", saved, _NEW_ROWS],
-            "report": ["report", saved, _NEW_ROWS, "--out", str(report)],
+            "report": ["report", saved, _NEW_ROWS, "--out", _add_to_name(str(report), "new")],
         }[action]
         if changes.get("explain"):
             words = ["predict", saved, data, "--explain", "--keep", changes["keep"], "--out", "explained.csv"]
@@ -56,9 +56,20 @@ def make_command_writer(
 
 
 def _write_fit(
-    data: str, options: Mapping[str, list[str]], changes: Mapping[str, Any], *, saved: str, report: str
+    data: str,
+    options: Mapping[str, list[str]],
+    changes: Mapping[str, Any],
+    *,
+    saved: str,
+    report: str,
+    ending: str = "",
 ) -> str | None:
-    """Return the command that was given with some options changed; None if it had them already."""
+    """Return the command that was given with some options changed; None if it had them already.
+
+    The model and the report get names of their own, so that they can be compared with those that there are.
+    """
+    if "rows" in changes:  # more of them, in another table
+        return _write_fit(_add_to_name(data, "more"), options, {}, saved=saved, report=report, ending="more")
     changed = {name: list(values) for name, values in options.items()}
     for name, value in changes.items():
         flag = f"--{name}"
@@ -72,12 +83,18 @@ def _write_fit(
         return None  # as it is by default
     if "refit" in changes and "--test" in options:
         return None  # all rows were learned from
-    if changes and changed == options:
+    if changed == options and not ending:
         return None
-    changed.setdefault("--save", [saved])
-    changed["--report"] = [report]
+    ending = ending or "-".join(changes)
+    changed["--save"], changed["--report"] = [_add_to_name(saved, ending)], [_add_to_name(report, ending)]
     words = [word for flag, values in changed.items() for word in ([flag] if not values else _repeat(flag, values))]
     return shlex.join(["onsphere", "fit", data, *words])
+
+
+def _add_to_name(path: str, ending: str) -> str:
+    """Return the path of another file beside this one."""
+    file = Path(path)
+    return str(file.with_name(f"{file.stem}-{ending}{file.suffix}"))
 
 
 def _repeat(flag: str, values: list[str]) -> list[str]:

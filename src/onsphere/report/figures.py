@@ -32,7 +32,7 @@ def show_figures(rows: MeasuredRows) -> Section:
     else:
         n_outputs = len(rows.output_names)
         if n_outputs > MOST_OUTPUTS:
-            text += f" The intervals of the first {MOST_OUTPUTS} of {n_outputs} outputs are drawn."
+            text += f" The intervals of the first {MOST_OUTPUTS} of {n_outputs} targets are drawn."
         pictures = [_draw_intervals(rows, output) for output in range(min(n_outputs, MOST_OUTPUTS))]
         pictures += [] if rows.pit is None else [_draw_places(rows, rows.pit)]
         pictures += [_draw_risk(rows), _draw_error_by_confidence(rows), _draw_boxes(rows)]
@@ -56,8 +56,8 @@ def _draw_intervals(rows: MeasuredRows, output: int) -> Picture:
     if len(rows.output_names) > 1:
         name, title = f"intervals-{output}", f"Intervals: {shorten(rows.output_names[output])}"
         reading = (
-            f"Each bar is the interval of one row. For {format_percent(rows.coverage)} of the rows, all outputs "
-            "together should lie inside, so a single output lies inside more often."
+            f"Each bar is the interval of one row. For {format_percent(rows.coverage)} of the rows, all targets "
+            "together should lie inside, so a single target lies inside more often."
         )
 
     is_log = bool(rows.is_skewed[output])
@@ -83,16 +83,24 @@ def _draw_intervals(rows: MeasuredRows, output: int) -> Picture:
 def _draw_places(rows: MeasuredRows, pit: Floats) -> Picture:
     n_bins = _choose_n_bins(rows, 10)
     shares, edges = np.histogram(pit.ravel(), bins=n_bins, range=(0.0, 1.0))
-    one = len(rows.output_names) == 1
+    n_outputs = len(rows.output_names)
+
+    def draw(ax: Axes) -> None:
+        plots.pit_histogram(pit.ravel(), n_bins=n_bins, ax=ax)
+        if n_outputs > 1:
+            ax.patches[-1].set_label(f"{len(rows):,} rows, {n_outputs:,} targets")
+            ax.set_ylabel("Share of true values")
+            _move_legend(ax, "upper left")
+
     return draw_picture(
         "pit",
-        lambda ax: plots.pit_histogram(pit.ravel(), n_bins=n_bins, ax=ax),
+        draw,
         {"from": edges[:-1], "to": edges[1:], "share": shares / pit.size},
         title="Truth within the distribution",
         reading="Where the truth lies in the distribution that was predicted for it, from its lower end (0) to its "
         "upper end (1). The bars should be about equally high: a hump means distributions that are too wide, a valley "
         "too narrow ones, a slope that they lie too high or too low."
-        + ("" if one else " All outputs are counted together."),
+        + ("" if n_outputs == 1 else " All targets are counted together, and chance as if they were independent."),
     )
 
 

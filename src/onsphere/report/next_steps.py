@@ -17,10 +17,13 @@ from onsphere.report.formatting import format_number, format_percent, shorten
 from onsphere.report.group_coverage import PREDICTED, TRUE_CLASS, LowGroup
 from onsphere.report.measured_rows import MeasuredRows
 from onsphere.report.over_time import Timeline
-from onsphere.report.row_groups import Grouping, find_least_trusted
+from onsphere.report.row_groups import Grouping, average_confidence, find_least_trusted
 from onsphere.report.summary import compute_gain, find_chance_range, format_mean_error
 
-__all__ = ["Findings", "WriteCommand", "show_next_steps"]
+__all__ = ["MORE_ROWS", "Findings", "WriteCommand", "show_next_steps"]
+
+# The options of a fit on the same table with more rows.
+MORE_ROWS = {"rows": "more rows"}
 
 # Takes what to do ("fit", "report", "update" or "predict") with which options, and returns the command; None if there
 # is none.
@@ -32,6 +35,7 @@ _MUCH_WORSE = 1.5
 # A model that takes off less than this share of the error of a guess may do better on another backbone.
 _SMALL_GAIN = 0.25
 _MOST_IGNORED = 10  # columns to leave out
+_FEWEST_TO_IGNORE = 200  # rows; with fewer, chance hides what a column does
 
 
 class Findings(NamedTuple):
@@ -82,7 +86,7 @@ def _list_ideas(rows: MeasuredRows, model: Any, findings: Findings) -> list[_Ide
         _choose_backbone(rows),
         _look_at_novel_rows(rows),
         _collect_rows(rows, findings),
-        _leave_columns_out(findings),
+        _leave_columns_out(rows, findings),
         _set_threshold(rows),
         _Idea(
             "Let it learn from all rows",
@@ -165,9 +169,9 @@ def _enlarge_group(groups: list[dict[str, Any]], findings: Findings) -> _Idea | 
             return _Idea(
                 f"Collect more rows of {name}",
                 f"Only {group['calibration rows']:,} calibration rows are of {name}, too few to calibrate it by "
-                "itself, so it is covered no better than before. Add such rows to the table and fit again.",
+                "itself, so it is covered no better than before. Add such rows to a copy of the table and fit again.",
                 "fit",
-                {},
+                MORE_ROWS,
                 "model.calibrate(X_more, y_more, groups=...)",
             )
     return None
@@ -254,20 +258,28 @@ def _collect_rows(rows: MeasuredRows, findings: Findings) -> _Idea | None:
             what = "wrong in" if rows.is_class else "off by"
             return _Idea(
                 f"Collect more rows where {shorten(grouping.name, longest=30)} is {grouping.labels[place]}",
-                f"There it is {what} {here}, and {what} {overall} over all rows. Add such rows to the table and fit "
-                "again; if the noise is high there, measure them better instead.",
+                f"There it is {what} {here}, and {what} {overall} over all rows. Add such rows to a copy of the table "
+                "and fit again; if the noise is high there, measure them better instead.",
                 "fit",
-                {},
+                MORE_ROWS,
                 "select(model, X_pool, n=50)",
             )
     return None
 
 
-def _leave_columns_out(findings: Findings) -> _Idea | None:
-    """Advise to leave out columns that do nothing, if every column was tried and some do something."""
-    idle = findings.drivers.list_idle()
+def _leave_columns_out(rows: MeasuredRows, findings: Findings) -> _Idea | None:
+    """Advise to leave out columns that do nothing, if every column was tried on enough rows and some do something.
+
+    Columns by which the page tells trusted rows from others are not among them.
+    """
     n_tried = sum(map(len, findings.drivers.columns))
-    if not idle or len(idle) == n_tried or findings.drivers.n_left_out:
+    all_idle = findings.drivers.list_idle()
+    if findings.drivers.n_rows < _FEWEST_TO_IGNORE or len(all_idle) == n_tried or findings.drivers.n_left_out:
+        return None
+    told = {grouping.name for grouping in findings.ranked if average_confidence(rows, grouping).is_bad.any()}
+    told |= {group.column for group in findings.low_groups}
+    idle = [name for name in all_idle if name not in told]
+    if not idle:
         return None
     shown = idle[:_MOST_IGNORED]
     more = f" and {len(idle) - len(shown):,} more" if len(idle) > len(shown) else ""

@@ -91,8 +91,8 @@ def write_report(
         What the times are called.
     write_command : function of a str and a mapping, optional
         Writes the command for a step of "What to do next": called with "fit", "report", "update" or "predict" and its
-        options, such as {"groups": "prediction"}, it returns a line to paste, or None to leave the step out. By default
-        each step has a line of Python.
+        options, such as {"groups": "prediction"} or, for a larger table, {"rows": "more rows"}, it returns a line to
+        paste, or None to leave the step out. By default each step has a line of Python.
     show_rows : function of a DataFrame, optional
         Returns rows of X or X_shifted as they are to be shown, for example with dates where the model takes seconds.
 

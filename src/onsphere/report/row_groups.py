@@ -28,6 +28,7 @@ __all__ = [
     "MOST_SHOWN",
     "Grouping",
     "Means",
+    "average_confidence",
     "compute_r_squared",
     "draw_means",
     "find_least_trusted",
@@ -154,7 +155,7 @@ def show_least_trusted(rows: MeasuredRows, ranked: list[Grouping]) -> Section:
         return Section(anchor, title, ["No column splits these rows into groups of at least ten."])
     pictures = []
     for grouping in ranked[:MOST_SHOWN]:
-        means = _average_confidence(rows, grouping)
+        means = average_confidence(rows, grouping)
         lowest = int(np.argmin(means.mean))
         reading = f"Least trusted: {grouping.labels[lowest]}, with a mean confidence of {means.mean[lowest]:.2f}."
         pictures.append(draw_means(grouping, means, f"trust-{len(pictures) + 1}", reading, line=0.5, limits=(0, 1)))
@@ -178,7 +179,8 @@ def find_least_trusted(rows: MeasuredRows, ranked: list[Grouping]) -> list[tuple
     return sorted(groups, key=lambda group: group[0])[:MOST_GROUPS]
 
 
-def _average_confidence(rows: MeasuredRows, grouping: Grouping) -> Means:
+def average_confidence(rows: MeasuredRows, grouping: Grouping) -> Means:
+    """Return the mean confidence of each group; one that is below that of ordinary rows by more than chance is bad."""
     mean, half = grouping.average(rows.confidence), np.full(len(grouping.labels), math.nan)
     for place in np.flatnonzero(grouping.n_rows > 1):
         values = rows.confidence[grouping.member == place]

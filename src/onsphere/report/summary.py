@@ -10,15 +10,17 @@ import numpy as np
 from onsphere import metrics
 from onsphere._internal.validation import Floats
 from onsphere.calibration import find_coverage_range
+from onsphere.report.chance import find_auroc_range, find_mean_range, find_spearman_range
 from onsphere.report.elements import Table, Tile, Verdict, make_table
 from onsphere.report.formatting import format_number, format_percent, shorten
 from onsphere.report.measured_rows import CHANCE_LEVEL, Feature, MeasuredRows
 
 __all__ = ["compute_gain", "find_chance_range", "format_mean_error", "summarize"]
 
-# The uncertainty is a clear guide to the errors from the first value on, and a loose guide from the second on: of the
-# AUROC for classes (True), and of the rank correlation for numbers (False).
-_GUIDE_LEVELS = {True: (0.8, 0.65), False: (0.3, 0.1)}
+# The uncertainty is a clear guide to the errors from the first value on, a loose guide from the second on, and none at
+# the third: of the AUROC for classes (True), and of the rank correlation for numbers (False).
+_GUIDE_LEVELS = {True: (0.8, 0.65, 0.5), False: (0.3, 0.1, 0.0)}
+_CLEARLY_WORSE = 1.2  # times the error of the accepted rows
 _MOST_NAMED = 3  # groups in a verdict
 _KINDS = {"number": "of numbers", "category": "of categories", "boolean": "of yes/no", "date": "of dates"}
 
@@ -59,8 +61,11 @@ def _write_headline(rows: MeasuredRows) -> str:
     else:
         inside = f"{covered} of the true values lie inside their {promised} interval"
         if len(rows.output_names) > 1:
-            inside = f"for {covered} of the rows, all outputs lie inside their intervals, {promised} promised"
-        text = f"predictions are off by {error} on average; {inside} (chance alone gives {low} to {high})."
+            inside = f"for {covered} of the rows, all targets lie inside their intervals, {promised} promised"
+        off = f"predictions are off by {error} on average"
+        if len(rows.output_names) > 1:
+            off = f"the root mean square error over the {len(rows.output_names)} targets of a row is {error} on average"
+        text = f"{off}; {inside} (chance alone gives {low} to {high})."
     acceptance = _describe_acceptance(rows)
     if rows.is_fresh:
         return f"On {len(rows):,} rows it has not seen, {text} {acceptance}".strip()
@@ -218,17 +223,23 @@ def _judge_ranking(rows: MeasuredRows) -> Verdict:
     half = len(order) // 2
     surer, other = (format_mean_error(rows, error[part]) for part in (order[:half], order[half:]))
     if rows.is_class:
+        n_wrong = int(error.sum())
         score = metrics.auroc(uncertainty[error == 0], uncertainty[error == 1])
+        low, high = find_auroc_range(score, len(rows) - n_wrong, n_wrong, level=CHANCE_LEVEL)
         text = f"Of the half it is surer of, {surer} are wrong, of the other half {other} (AUROC {score:.2f})."
     else:
         score = metrics.spearman(error, uncertainty)
+        low, high = find_spearman_range(score, len(rows), level=CHANCE_LEVEL)
         text = f"The half it is surer of is off by {surer}, the other half by {other} (Spearman {score:.2f})."
-    clear, loose = _GUIDE_LEVELS[rows.is_class]
-    if score >= clear:
+    clear, loose, none = _GUIDE_LEVELS[rows.is_class]
+    if score >= clear and low > none:
         return Verdict("good", "Its uncertainty separates good rows from bad ones", text)
-    if score >= loose:
+    if score >= loose and low > none:
         return Verdict("fair", "Its uncertainty is a loose guide", text)
-    return Verdict("poor", "Its uncertainty is hardly a guide", text)
+    if high < (clear + loose) / 2:
+        return Verdict("poor", "Its uncertainty is hardly a guide", text)
+    text += f" On so few rows, chance alone moves that from {format_number(low)} to {format_number(high)}."
+    return Verdict("know", "Its uncertainty cannot be judged on so few rows", text)
 
 
 def _judge_threshold(rows: MeasuredRows) -> Verdict:
@@ -239,8 +250,13 @@ def _judge_threshold(rows: MeasuredRows) -> Verdict:
     if accepted.all() or not accepted.any() or np.ptp(rows.error) == 0:
         return Verdict("know", "Its threshold cannot be judged here", text)
     kept, lost = float(np.mean(rows.error[accepted])), float(np.mean(rows.error[~accepted]))
-    if lost > 1.2 * kept:
+    n_rejected = int(np.sum(~accepted))
+    low, high = find_mean_range(rows.error, n_rejected, level=CHANCE_LEVEL)
+    if lost > max(high, _CLEARLY_WORSE * kept):
         return Verdict("good", "What it rejects is worse", text)
+    if low <= lost and high >= _CLEARLY_WORSE * kept:  # rows drawn at random could be as much worse
+        text += f" With {n_rejected:,} rejected, that may be chance."
+        return Verdict("know", "Its threshold cannot be judged on so few rows", text)
     return Verdict("fair" if lost > kept else "poor", "What it rejects is hardly worse than what it accepts", text)
 
 
@@ -250,7 +266,7 @@ def _make_output_tables(rows: MeasuredRows) -> list[Table]:
         return []
     value, lower, upper = rows.intervals
     columns: list[Any] = [
-        ("output", rows.output_names, shorten),
+        ("target", rows.output_names, shorten),
         ("mean error", np.abs(rows.target - value).mean(axis=0), format_number),
     ]
     alone = np.asarray(rows.alone)
@@ -260,8 +276,8 @@ def _make_output_tables(rows: MeasuredRows) -> list[Table]:
             (f"share inside{name}", ((low <= rows.target) & (rows.target <= high)).mean(axis=0), format_percent),
         ]
     caption = (
-        f"Each output. The intervals together hold all outputs of {format_percent(rows.coverage)} of the rows; the "
-        f"narrower ones hold {format_percent(rows.coverage)} of each output alone. Everywhere else, the error of a row "
-        "is the root mean square over its outputs, in which outputs with large numbers weigh most."
+        f"The figures of each target. The intervals together hold all targets of {format_percent(rows.coverage)} of "
+        f"the rows; the narrower ones hold {format_percent(rows.coverage)} of each target alone. Everywhere else, the "
+        "error of a row is the root mean square over its targets, in which those with large numbers weigh most."
     )
     return [make_table("outputs", caption, columns)]
