@@ -62,7 +62,7 @@ class ColumnChange:
             return f"{self.column}: share of missing numbers changed by {self.distance:.0%}"
         return (
             f"{self.column}: mean {self.shift:+.2f} standard deviations, spread ×{self.spread:.2f}, "
-            f"distance {self.distance:.0%}"
+            f"at least {self.distance:.0%} of the rows moved"
         )
 
 

@@ -288,7 +288,7 @@ class DriftMonitor:
         >>> [change.column for change in monitor.compare_columns()]
         ['1', '0']
         >>> print(monitor.compare_columns()[0])
-        1: mean +3.10 standard deviations, spread ×0.96, distance 92%
+        1: mean +3.10 standard deviations, spread ×0.96, at least 92% of the rows moved
         """
         return self._require_window("compare_columns").compare()
 

@@ -313,7 +313,7 @@ def _explain(model: Any, rounding: float) -> str:
     if _get_error_trees(model) is not None:
         parts.append("Trees turn the prediction into noise: one that close to a node's threshold may go the other way.")
     parts.append(
-        f"Near zero a root makes that up to {rounding**0.5:.1g} for sigma, lower and upper. Confidence and decisions "
+        f"Where sigma is nearly 0, it and the bounds may differ by up to {rounding**0.5:.1g}. Confidence and decisions "
         "can differ only for rows whose uncertainty is that close to a calibration row or to the threshold."
     )
     return " ".join(parts)
