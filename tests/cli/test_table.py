@@ -68,7 +68,7 @@ def test_one_command_gives_a_model_a_report_and_predictions_that_keep_their_prom
         "regression: price has",
         "│ house_id │ key      │ different in every row │",
         "│ country  │ unused   │ constant               │",
-        "Backbones by cross-validation; taken: kernel",
+        "Backbones by cross-validation, in standard deviations of the target; taken: kernel",
         "intervals hold the truth",
         "save: m.onsphere\nreport: r.html\n",
     ):
@@ -161,6 +161,9 @@ def test_several_targets_are_fitted_and_predicted(folder, houses):
         assert f" {each['width']:.4g} with all, {each['width_alone']:.4g} alone" in shown
         assert each["width_alone"] <= each["width"]
     assert figures["price"]["width_alone"] < figures["price"]["width"]
+    assert "│ error of price " in shown
+    assert "│ error  " not in shown, "a mean over different units says nothing"
+    assert ", root mean square over the targets" in shown
     assert run("report", "two.onsphere", "two.csv").exit_code == 0
     page = Path("report.html").read_text()
     assert "output 0" not in page
@@ -226,7 +229,7 @@ def test_report_and_evaluate_say_what_they_left_out(folder, houses):
     frame.to_csv("gaps.csv", index=False)
     result = run("evaluate", "model.onsphere", "gaps.csv", "--coverage", "0.8")
     assert (result.exit_code, result.stderr) == (0, "10 rows without price are left out.\n")
-    assert "of 80.0% asked" in result.stdout
+    assert "%, 80.0% asked" in result.stdout
     result = run("report", "model.onsphere", "gaps.csv", "--out", "r.html")
     assert (result.exit_code, result.stdout, result.stderr) == (
         0,
@@ -260,7 +263,7 @@ def test_rows_that_were_trained_on_are_named_first_and_promise_nothing(tmp_path,
     assert figures["trained_on"] == pytest.approx(0.6, abs=0.02)
     result = run("evaluate", "m", "data.csv")
     assert re.match(r"60% of these \d+ rows were trained on: .* promise nothing", result.stdout)
-    assert not any(words in result.stdout for words in ("has not seen", "by chance"))
+    assert not any(words in result.stdout for words in ("has not seen", "chance alone gives"))
     assert run("report", "m", "data.csv").exit_code == 0
     page = Path("report.html").read_text()
     assert re.search(r'class="lead">60\u202f% of these \d+ rows were trained on', page)
@@ -403,33 +406,36 @@ def test_the_domain_is_found_and_said_and_quantiles_stay_inside(folder, houses):
 def test_bad_levels_and_tails_are_rejected(folder, text):
     words = "Expected levels above 0 and below 1 as --quantiles"
     assert_one_line(run("predict", "model.onsphere", "fresh.csv", "--quantiles", text), words)
-    assert_one_line(run("predict", "model.onsphere", "fresh.csv", "--tails", "left"), "'--tails' parameter")
+    assert_one_line(
+        run("predict", "model.onsphere", "fresh.csv", "--tails", "left"),
+        "Expected --tails symmetric, equal or shortest. Got 'left'",
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--accept", "2"], "'--accept' parameter"),
-        (["--risk", "0"], "'--risk' parameter"),
-        (["--tolerance", "-1"], "'--tolerance' parameter"),
+        (["--accept", "2"], "Expected --accept above 0 and below 1. Got 2. 2 percent is 0.02."),
+        (["--risk", "0"], "Expected --risk above 0 and below 1. Got 0."),
+        (["--tolerance", "-1"], "Expected a --tolerance above 0, in the unit of the target. Got -1."),
         (["--accept", "0.9", "--tolerance", "1"], "Expected --accept or --tolerance. Got both"),
         (["--accept", "0.9", "--risk", "0.1"], "Expected --accept or --risk. Got both"),
         (["--risk", "0.1"], "Expected a tolerance for numbers, to know which errors count as wrong. Got --risk 0.1."),
         (["--ignore", "price"], "Expected price to be a target, or else a key or an ignored column. Got both"),
         (["--key", "price"], "Expected price to be a target, or else a key or an ignored column. Got both"),
-        (["--max-novelty", "1"], "'--max-novelty' parameter"),
-        (["--novelty-false-alarm", "0"], "'--novelty-false-alarm' parameter"),
+        (["--max-novelty", "1"], "Expected --max-novelty of at least 0 and below 1. Got 1."),
+        (["--novelty-false-alarm", "0"], "Expected --novelty-false-alarm above 0 and below 1. Got 0."),
         (["--max-novelty", "0", "--novelty-false-alarm", "0.1"], "Expected --max-novelty or --novelty-false-alarm."),
         (["--max-novelty", "0.5", "--frames", "target"], "Expected no --max-novelty 0.5 with --frames target"),
-        (["--frames", "input"], "'--frames' parameter"),
+        (["--frames", "input"], "Expected --frames all or target. Got 'input'."),
         (["--domain", "prices"], "two numbers LOW,HIGH as --domain. Got 'prices'"),
         (["--domain", "5,1"], "two numbers LOW,HIGH as --domain. Got '5,1'"),
         (["--domain", "0,1,2"], "two numbers LOW,HIGH as --domain."),
         (["--accept", "much"], "'--accept'"),
-        (["--seed", "-1"], "'--seed' parameter"),
-        (["--coverage", "1.5"], "'--coverage' parameter"),
-        (["--backbone", "oak"], "'--backbone' parameter"),
-        (["--task", "guess"], "'--task' parameter"),
+        (["--seed", "-1"], "Expected --seed from 0 to 4294967295. Got -1."),
+        (["--coverage", "90"], "Expected --coverage above 0 and below 1. Got 90. 90 percent is 0.9."),
+        (["--backbone", "oak"], "Expected --backbone auto, kernel, hist-gradient-boosting"),
+        (["--task", "guess"], "Expected --task auto, regression or classification. Got 'guess'."),
         (["--delimiter", ";;"], "a delimiter of one character"),
         (["--key", "nothing"], "Expected a column nothing"),
         (["--ignore", "hous_id"], "Did you mean house_id?"),
@@ -438,7 +444,8 @@ def test_bad_levels_and_tails_are_rejected(folder, text):
         (["--save", "houses.csv"], "Got houses.csv for both"),
         (["--report", "houses.csv"], "Got houses.csv for both"),
         (["--save", "a", "--report", "./a"], "Got a for both"),
-        (["--save", "new.csv"], "not that of a table, which would be overwritten. Got new.csv"),
+        (["--save", "new.csv"], "Expected a name that is not that of a table. Got new.csv. Choose"),
+        (["--save", "new.xlsm"], "Got new.xlsm. Choose another name, for example --save model.onsphere."),
         (["--report", "new.csv.gz"], "Got new.csv.gz. Choose another name, for example --report report.html"),
         (["--number", "size", "--category", "size"], "Expected size once among --number"),
         (["--test", "houses.csv", "--refit"], "Expected --refit or --test. Got both"),
@@ -529,7 +536,15 @@ def test_fit_rejects_a_bad_table_and_writes_nothing(folder, houses, name):
         (("predict", "model.onsphere", "fresh.csv", "--json"), "Expected --out with --json"),
         (("predict", "model.onsphere", "fresh.csv", "--quiet"), "Expected --out with --quiet"),
         (("predict", "nothing.onsphere", "fresh.csv", "--out", "p.xlsx"), "whose name ends in .csv"),
-        (("predict", "model.onsphere", "fresh.csv", "--coverage", "2"), "'--coverage' parameter"),
+        (
+            ("predict", "model.onsphere", "fresh.csv", "--coverage", "2"),
+            "Expected --coverage above 0 and below 1. Got 2.",
+        ),
+        (
+            ("predict", "model.onsphere", "fresh.csv", "--probabilities"),
+            "Expected a model of classes with --probabilities",
+        ),
+        (("monitor", "model.onsphere", "fresh.csv", "--alpha", "2"), "Expected --alpha above 0 and below 1. Got 2."),
         (("predict", "model.onsphere", "fresh.csv", "--out", "p.xlsx"), "whose name ends in .csv"),
         (("predict", "model.onsphere", "fresh.csv", "--out", "fresh.csv"), "Got fresh.csv for both"),
         (("predict", "model.onsphere", "fresh.csv", "--out", "model.onsphere"), "Got model.onsphere for both"),
@@ -910,6 +925,60 @@ def test_every_probability_can_be_written(folder, houses):
     )
     frame.to_csv("kinds.csv", index=False)
     assert run("fit", "kinds.csv", "-t", "kind", "--backbone", "kernel", "--quiet", "--save", "k").exit_code == 0
+    for option in (("--quantiles", "0.1"), ("--tails", "equal")):
+        words = f"Expected a model of numbers with {option[0]}. Got k, a model of classes. Leave the option out."
+        assert_one_line(run("predict", "k", "kinds.csv", *option), words)
     answers = pd.read_csv(io.StringIO(run("predict", "k", "kinds.csv", "--probabilities").stdout))
     assert (answers["probability_cheap"] + answers["probability_dear"]).tolist() == pytest.approx([1.0] * 160)
     assert (answers[["probability_cheap", "probability_dear"]].max(axis=1) == answers["probability"]).all()
+
+
+def test_test_rows_that_were_trained_on_are_named_first(folder):
+    options = ("--backbone", "kernel", "--frames", "target", "--test", "houses.csv", "--report", "r.html")
+    result = run("fit", "houses.csv", "-t", "price", *options)
+    assert re.match(r"\d+% of these \d+ rows were trained on: .* promise nothing", result.stdout)
+    assert result.stdout.count("were trained on") == 1
+    assert not any(words in result.stdout for words in ("has not seen", "chance alone gives"))
+    page = Path("r.html").read_text()
+    assert re.search(r'class="lead">\d+\u202f% of these \d+ rows were trained on', page)
+    assert not any(words in page for words in ("has not seen", "keep their promise", "It has learned"))
+    figures = json.loads(run("fit", "houses.csv", "-t", "price", *options, "--json").stdout)["figures"]
+    assert figures["trained_on"] > 0.5
+
+
+def test_rows_that_are_measured_on_a_second_table_are_not_split_at_random(folder, houses):
+    houses(120, 0).sort_values("sold").to_csv("ordered.csv", index=False)
+    fit = ("fit", "ordered.csv", "-t", "price", "--backbone", "kernel", "--frames", "target")
+    assert "are split at random" in run(*fit).stdout
+    assert "are split at random" not in run(*fit, "--test", "fresh.csv").stdout
+
+
+def test_columns_that_are_not_learned_from_may_be_missing_in_the_test_rows(folder, houses):
+    houses(60, 5).drop(columns=["sold", "rooms"]).to_csv("own.csv", index=False)
+    fit = ("fit", "houses.csv", "-t", "price", "--backbone", "kernel", "--frames", "target", "--test", "own.csv")
+    result = run(*fit, "--ignore", "sold", "--key", "rooms")
+    assert (result.exit_code, result.stderr) == (0, "The model was not saved; add --save model.onsphere to use it.\n")
+
+
+def test_names_that_only_hold_that_of_a_table_may_be_written(folder):
+    options = ("--backbone", "kernel", "--frames", "target", "--save", "a.csv.onsphere", "--report", "a.csv.html")
+    assert run("fit", "houses.csv", "-t", "price", *options, "--quiet").exit_code == 0
+    assert {"a.csv.onsphere", "a.csv.html"} <= set(contents(folder))
+
+
+def test_intervals_below_zero_are_told_with_the_option_that_helps(folder, houses):
+    houses(120, 0).assign(price=lambda rows: (rows["price"] - rows["price"].min()) ** 2).to_csv("low.csv", index=False)
+    fit = ("fit", "low.csv", "-t", "price", "--backbone", "kernel", "--frames", "target")
+    words = "of the intervals reach below 0, which no target of these rows does; with --domain auto, what the target"
+    assert words in run(*fit).stdout
+    assert words not in run(*fit, "--domain", "auto").stdout
+    houses(120, 0).assign(price=lambda rows: rows["price"] + 1e6).to_csv("high.csv", index=False)
+    assert words not in run("fit", "high.csv", *fit[2:]).stdout
+
+
+def test_a_single_row_that_was_trained_on_is_no_plural(folder):
+    read_table("houses.csv").dropna(subset="price").to_csv("known.csv", index=False)
+    fit = ("fit", "known.csv", "-t", "price", "--backbone", "kernel", "--frames", "target", "--calibration", "cv")
+    assert run(*fit, "--test", "fresh.csv", "--save", "all", "--quiet").exit_code == 0
+    read_table("known.csv")[:1].to_csv("one.csv", index=False)
+    assert run("evaluate", "all", "one.csv").stdout.startswith("The only row was trained on: the figures look better")

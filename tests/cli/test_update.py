@@ -102,7 +102,7 @@ def test_the_report_names_the_cure_and_then_the_groups(folder):
     fit("--groups", "site")
     run("report", "m.onsphere", "rows.csv", "--out", "after.html")
     after = (folder / "after.html").read_text()
-    cure = "--groups site --report before.html"
+    cure = "--groups site --report before-groups.html"
     assert cure in page
     assert "The groups that were calibrated by themselves" in after
     assert "Calibrate by" not in after
@@ -145,3 +145,47 @@ def test_times_are_dates_or_numbers_as_the_model_has_them():
     assert read_times(frame, {"time": {"name": "hour", "kind": "number"}}) is None
     assert read_times(frame, {"time": {"name": "step", "kind": "number"}}).tolist() == [7.0]
     assert read_times(frame, {"time": {"name": "day", "kind": "date"}})[0] == pd.Timestamp("2024-03-01")
+
+
+def test_an_update_never_takes_the_place_of_a_table(folder):
+    fit()
+    make_table(60, 1).to_csv("new.csv", index=False)
+    (folder / "victim.csv").write_text("a,b\n1,2\n")
+    result = run("update", "m.onsphere", "new.csv", "--out", "victim.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Got victim.csv. Choose another name, for example --out model.onsphere." in result.stderr
+    assert (folder / "victim.csv").read_text() == "a,b\n1,2\n"
+
+
+def test_labels_that_are_not_new_are_not_taken_in(folder):
+    fit()
+    before = (folder / "m.onsphere").read_bytes()
+    result = run("update", "m.onsphere", "data.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Expected labels of rows that are new to the model. Got data.csv, in which 60%" in result.stderr
+    assert (folder / "m.onsphere").read_bytes() == before
+    new = make_table(1200, 1)
+    new.to_csv("new.csv", index=False)
+    assert run("update", "m.onsphere", "new.csv").stderr == ""
+    before = (folder / "m.onsphere").read_bytes()
+    result = run("update", "m.onsphere", "new.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Got new.csv, in which 100% of the 1,200 rows were taken in before." in result.stderr
+    assert (folder / "m.onsphere").read_bytes() == before
+    # A few that are known are mentioned, and do not stop the others.
+    pd.concat([make_table(280, 2), new[:120]]).to_csv("mixed.csv", index=False)
+    result = run("update", "m.onsphere", "mixed.csv")
+    assert result.exit_code == 0
+    assert "rows were taken in before, or equal such rows, and count all the same.\n" in result.stderr
+
+
+def test_labels_with_a_time_can_come_from_standard_input(folder):
+    fit("--time", "day")
+    data = make_table(60, 1, first=900).to_csv(index=False).encode()
+    result = CliRunner().invoke(cli.app, ["update", "m.onsphere", "-"], input=data)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "60 labels taken in" in result.stdout
+    timeless = make_table(60, 2).drop(columns="day").to_csv(index=False).encode()
+    result = CliRunner().invoke(cli.app, ["update", "m.onsphere", "-"], input=timeless)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Expected the column(s) day in -" in result.stderr

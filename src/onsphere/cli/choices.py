@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onsphere._internal.validation import check_number, check_option
+import numpy as np
+
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import InvalidInputError
-from onsphere.table import Column
+from onsphere.table import Column, TableFit
 from onsphere.table.files import SUFFIXES
+from onsphere.table.local_files import COPIED
 from onsphere.table.prepare import TASKS, choose_columns
 
 __all__ = [
+    "check_choice",
     "check_no_table",
     "check_options",
+    "check_share",
     "choose_domain",
     "choose_novelty",
     "choose_rule",
@@ -24,6 +29,7 @@ __all__ = [
     "format_rule",
     "join_kinds",
     "name_options",
+    "note_bounds_below_zero",
     "read_numbers",
 ]
 
@@ -31,10 +37,27 @@ _Rule = AcceptShare | MaxErrorRate | Tolerance
 _MAX_NOVELTY = 0.5
 
 
-def check_options(command: str, task: str, coverage: float, seed: int) -> None:
-    check_option(command, "--task", task, TASKS)
-    check_number(command, "--coverage", coverage, above=0, below=1)
-    check_number(command, "--seed", seed, above=0, below=2**32, closed="left", whole=True)
+def check_share(option: str, share: float, *, zero: bool = False) -> None:
+    """Check that a share is above 0 (or with `zero`, at least 0) and below 1."""
+    if not (0 < share < 1 or (zero and share == 0)):
+        percent = f" {share:g} percent is {share / 100:g}." if 1 < share < 100 else ""
+        raise InvalidInputError(
+            f"Expected {option} {'of at least' if zero else 'above'} 0 and below 1. Got {share:g}.{percent}"
+        )
+
+
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Check that the value of an option is one of those that it may have."""
+    if value not in choices:
+        raise InvalidInputError(f"Expected {option} {', '.join(choices[:-1])} or {choices[-1]}. Got {value!r}.")
+
+
+def check_options(task: str, coverage: float, seed: int) -> None:
+    """Check the options that `fit` and `compare` share."""
+    check_choice("--task", task, TASKS)
+    check_share("--coverage", coverage)
+    if not 0 <= seed < 2**32:
+        raise InvalidInputError(f"Expected --seed from 0 to {2**32 - 1}. Got {seed}.")
 
 
 def read_numbers(text: str) -> list[float] | None:
@@ -62,9 +85,12 @@ def choose_domain(text: str) -> Any:
 def choose_rule(accept: float | None, tolerance: float | None, risk: float | None) -> _Rule:
     for name, share in (("--accept", accept), ("--risk", risk)):
         if share is not None:
-            check_number("fit", name, share, above=0, below=1)
-    if tolerance is not None:
-        check_number("fit", "--tolerance", tolerance, above=0)
+            check_share(name, share)
+    if tolerance is not None and not 0 < tolerance < math.inf:
+        raise InvalidInputError(
+            f"Expected a --tolerance above 0, in the unit of the target. Got {tolerance:g}. Choose the largest error "
+            "that you can live with."
+        )
     if accept is not None and risk is not None:
         raise InvalidInputError("Expected --accept or --risk. Got both. Choose how rows are to be accepted.")
     if risk is not None:
@@ -83,11 +109,10 @@ def choose_novelty(largest: float | None, false_alarm: float | None, frames: str
         raise InvalidInputError(
             "Expected --max-novelty or --novelty-false-alarm. Got both. Choose how novel rows are to be rejected."
         )
+    for option, share, zero in (("--max-novelty", largest, True), ("--novelty-false-alarm", false_alarm, False)):
+        if share is not None:
+            check_share(option, share, zero=zero)
     novelty = Novelty(max=largest, false_alarm=false_alarm)
-    if largest is not None:
-        check_number("fit", "--max-novelty", largest, above=0, below=1, closed="left")
-    else:
-        check_number("fit", "--novelty-false-alarm", false_alarm, above=0, below=1)
     if frames == "target":
         raise InvalidInputError(
             f"Expected no {_format_novelty(novelty)} with --frames target, which knows no novelty. Got both. "
@@ -144,16 +169,38 @@ def join_kinds(numbers: list[str] | None, categories: list[str] | None, dates: l
     return kinds
 
 
-def find_columns(frame: Any, targets: list[str], kinds: dict[str, str]) -> list[Column]:
+def find_columns(
+    frame: Any,
+    targets: Sequence[str],
+    *,
+    keys: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
+) -> list[Column]:
     """Return the columns that a second table is to be read by: those of the first; wrong names are found by the fit."""
     named = [name for name in targets if name in frame.columns]
-    return choose_columns(frame, named, kinds={name: kind for name, kind in kinds.items() if name in frame.columns})
+    known = {name: kind for name, kind in (kinds or {}).items() if name in frame.columns}
+    return choose_columns(frame, named, keys=keys, ignore=ignore, kinds=known)
+
+
+def note_bounds_below_zero(found: TableFit) -> list[str]:
+    """Return a note if intervals reach below 0 where no target does: a domain would keep them above."""
+    if found.task == "classification" or found.y_test.min() < 0:
+        return []
+    lower = found.measured_model.predict_interval(found.X_test, coverage=found.coverage)[..., 0]
+    share = float(np.mean(lower < 0))
+    if share == 0:
+        return []
+    return [
+        f"{share:.1%} of the intervals reach below 0, which no target of these rows does; with --domain auto, what the "
+        "target can be is found, and intervals stay inside"
+    ]
 
 
 def check_no_table(path: Path, example: str) -> None:
     """Check that a file which is no table does not get the name of one, and so take its place."""
-    if any(suffix.lower() in (*SUFFIXES, ".xlsx", ".zip") for suffix in path.suffixes[-2:]):
+    name = Path(path.stem if path.suffix.lower() == ".gz" else path.name)
+    if name.suffix.lower() in (*SUFFIXES, *COPIED):
         raise InvalidInputError(
-            f"Expected a name that is not that of a table, which would be overwritten. Got {path}. Choose another "
-            f"name, for example {example}."
+            f"Expected a name that is not that of a table. Got {path}. Choose another name, for example {example}."
         )

@@ -119,11 +119,12 @@ class _Commands(TyperGroup):
 
 def _explain(error: Exception) -> int:
     """Print a sentence on an error, and return the exit code."""
+    from onsphere.cli.flag_words import name_flags
     from onsphere.errors import OnsphereError
 
     usage = getattr(error, "format_message", None)  # an unknown option or command, and the like
     if isinstance(error, OnsphereError) or usage:
-        return print_message(usage() if usage else error, 2)
+        return print_message(usage() if usage else name_flags(" ".join(str(error).split())), 2)
     if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
         _discard(sys.stdout)
         return print_message(
@@ -228,13 +229,17 @@ _FRAMES = {"target": "target", "error": "error (noise)", "input": "input (novelt
 
 def print_fit(found: TableFit) -> None:
     """Print what `fit` found in a table and how good its model is."""
+    _warn_of_seen_rows(found.figures)
     print(f"{found.task}: {found.why}.")
     _print_columns(found)
     if found.candidates:
         names = dict.fromkeys(name for row in found.candidates for name in row)
-        print_table(found.candidates, list(names), title=f"Backbones by cross-validation; taken: {found.backbone}")
+        unit = "" if found.task == "classification" else ", in standard deviations of the target"
+        print_table(
+            found.candidates, list(names), title=f"Backbones by cross-validation{unit}; taken: {found.backbone}"
+        )
     print(f"Frames: {', '.join(_FRAMES[name] for name in found.frames)}.")
-    print_figures(found.figures, classes=found.task == "classification")
+    _print_figures(found.figures, classes=found.task == "classification")
     for note in found.notes:
         print(f"Note: {note}.")
 
@@ -263,33 +268,53 @@ def _print_columns(found: TableFit) -> None:
 
 def print_figures(figures: dict[str, Any], *, classes: bool) -> None:
     """Print how good a model is, and first whether it was trained on the rows that it was measured on."""
+    _warn_of_seen_rows(figures)
+    _print_figures(figures, classes=classes)
+
+
+def _is_fresh(figures: dict[str, Any]) -> bool:
     from onsphere.evaluation import MOST_SEEN
 
-    seen = figures.get("trained_on", 0.0)
-    is_fresh = seen < MOST_SEEN
-    if not is_fresh:
+    return figures.get("trained_on", 0.0) < MOST_SEEN
+
+
+def _warn_of_seen_rows(figures: dict[str, Any]) -> None:
+    """Print whether the model was trained on the rows that it was measured on."""
+    if not _is_fresh(figures):
+        n_rows = figures["rows"]
+        share = f"{figures['trained_on']:.0%} of these {n_rows:,} rows were" if n_rows > 1 else "The only row was"
         print(
-            f"{seen:.0%} of these {figures['rows']:,} rows were trained on: the figures look better than they will be "
-            "on new rows, and promise nothing. Measure the model on other rows."
+            f"{share} trained on: the figures look better than they will be on new rows, and "
+            "promise nothing. Measure the model on other rows."
         )
+
+
+def _print_figures(figures: dict[str, Any], *, classes: bool) -> None:
+    is_fresh = _is_fresh(figures)
     low, high = figures["coverage_by_chance"]
     targets: dict[str, Any] = figures.get("targets", {})
 
+    def show_number(error: float) -> str:
+        return f"off by {_format_number(error)} on average"
+
     def show(error: float | None) -> str:
-        return (
-            "–" if error is None else f"{error:.1%} wrong" if classes else f"off by {_format_number(error)} on average"
-        )
+        """Return the mean error of rows; several targets are in different units, and have one only by name."""
+        if error is None:
+            return "–"
+        if targets:
+            return f"{_format_number(error)}, root mean square over the targets"
+        return f"{error:.1%} wrong" if classes else show_number(error)
 
     rows = [
         ("rows it has not seen" if is_fresh else "rows", f"{figures['rows']:,}"),
-        ("error", show(figures["error" if classes else "mean_error"])),
-        *[(f"… of {name}", show(each["mean_absolute_error"])) for name, each in targets.items()],
-        *([] if classes else [("root mean square error", _format_number(figures["error"]))]),
+        *([] if targets else [("error", show(figures["error" if classes else "mean_error"]))]),
+        *[(f"error of {name}", show_number(each["mean_absolute_error"])) for name, each in targets.items()],
+        *([] if classes or targets else [("root mean square error", _format_number(figures["error"]))]),
         (
             f"{'sets' if classes else 'intervals'} hold the truth",
-            f"{figures['coverage']:.1%} of {figures['coverage_asked']:.1%} asked",
+            f"{figures['coverage']:.1%}, {figures['coverage_asked']:.1%} asked",
         ),
-        *([("… by chance between", f"{low:.1%} and {high:.1%}")] if is_fresh else []),
+        *([("… chance alone gives", f"{low:.1%} to {high:.1%}")] if is_fresh else []),
         *[
             (f"… of {name}", f"{each['coverage']:.1%} of {each['rows']:,} rows")
             for name, each in figures.get("groups", {}).items()

@@ -35,7 +35,7 @@ def export(
 ) -> None:
     """Write a model as one ONNX graph, once it gives the same answers as the model."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere._internal.validation import check_option
+    from onsphere.cli.choices import check_choice
     from onsphere.cli.model_rows import read_feature_rows
     from onsphere.errors import InvalidInputError
     from onsphere.export import export_onnx
@@ -46,7 +46,7 @@ def export(
             f"Expected a file to write whose name ends in .onnx. Got {out}. Choose another name; rows to compare on "
             "are given by --rows."
         )
-    check_option("export", "--tails", tails, TAILS)
+    check_choice("--tails", tails, TAILS)
     levels = read_levels(quantiles)
     check_writable(out, model, *([] if rows is None else [rows]))
     fitted, summary, columns = load_table_model(model)
@@ -88,15 +88,16 @@ def monitor(
 ) -> None:
     """Go through the rows of a table in order, and say whether and when they stopped being like those it knows."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere._internal.validation import check_option
+    from onsphere.cli.choices import check_choice, check_share
     from onsphere.cli.model_rows import read_feature_rows
     from onsphere.drift import DriftMonitor
     from onsphere.persistence import get_calibration_method
     from onsphere.table.model_file import load_table_model
     from onsphere.table.predict import read_feature_batches
 
+    check_share("--alpha", alpha)
     if plot is not None:
-        check_option("monitor", "plot", plot.suffix, [".png", ".svg", ".pdf"])
+        check_choice("a --plot that ends in", plot.suffix, [".png", ".svg", ".pdf"])
         check_writable(plot, model, data, *([] if reference is None else [reference]))
     fitted, summary, columns = load_table_model(model)
     features = [column for column in columns if column.is_feature]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -37,7 +37,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a model on a table with known targets."""
-    from onsphere.cli.model_rows import read_known_rows
+    from onsphere.cli.model_rows import read_labelled_rows
     from onsphere.evaluation import evaluate as measure
     from onsphere.table.model_file import load_table_model
 
@@ -45,7 +45,7 @@ def evaluate(
     share = choose_coverage(coverage, summary)
     with spin("evaluate", hidden=quiet or as_json) as progress:
         progress("reading")
-        rows = read_known_rows(data, fitted, summary, columns, delimiter)
+        rows = read_labelled_rows(data, fitted, summary, columns, delimiter)
         progress(f"{len(rows.y):,} rows")
         figures = measure(fitted, rows.X, rows.y, coverage=share, targets=summary["targets"])
         figures["trained_on"] = rows.share_seen
@@ -70,7 +70,7 @@ def report(
     """Write an HTML page on how good a model is on a table with known targets that it has not seen."""
     from onsphere._internal.atomic_files import check_writable
     from onsphere.cli.choices import check_no_table
-    from onsphere.cli.model_rows import read_feature_rows, read_known_rows
+    from onsphere.cli.model_rows import read_feature_rows, read_labelled_rows
     from onsphere.cli.report_page import write_report_page
     from onsphere.table.model_file import load_table_model
 
@@ -80,11 +80,21 @@ def report(
     share = choose_coverage(coverage, summary)
     with spin("report", hidden=quiet or as_json) as progress:
         progress("reading")
-        rows = read_known_rows(data, fitted, summary, columns, delimiter)
+        rows = read_labelled_rows(data, fitted, summary, columns, delimiter)
         other = None if shifted is None else read_feature_rows(shifted, columns, delimiter)
         progress("measuring and drawing")
-        options: Any = {"coverage": share, "shifted": other, "shifted_path": shifted, "model_path": model}
-        write_report_page(out, fitted, rows, columns, summary, data, **options)
+        write_report_page(
+            out,
+            fitted,
+            rows,
+            columns,
+            summary,
+            data=data,
+            coverage=share,
+            shifted=other,
+            shifted_path=shifted,
+            model_path=model,
+        )
     if as_json:
         print_json({"rows": len(rows.y), "report": out})
     elif not quiet:
@@ -111,7 +121,7 @@ def compare(
     from onsphere.table import compare_table, read_table
     from onsphere.table.files import check_file
 
-    check_options("compare", task, coverage, seed)
+    check_options(task, coverage, seed)
     if shifted is not None:
         check_file(shifted)
     with spin("compare", hidden=quiet or as_json) as progress:
@@ -119,11 +129,11 @@ def compare(
         frame = read_table(data, delimiter=delimiter)
         other = None
         if shifted is not None:
-            columns = [column for column in find_columns(frame, target, {}) if column.name not in (ignore or ())]
-            other = read_feature_rows(shifted, columns, delimiter)
+            other = read_feature_rows(shifted, find_columns(frame, target, ignore=ignore or ()), delimiter)
         progress("fitting all methods")
-        options: Any = {"task": task, "coverage": coverage, "ignore": ignore or (), "random_state": seed}
-        result = compare_table(frame, target, shifted=other, **options)
+        result = compare_table(
+            frame, target, task=task, coverage=coverage, ignore=ignore or (), shifted=other, random_state=seed
+        )
     if as_json:
         print_json({"rows": result.rows, "failures": result.failures})
     elif not quiet:

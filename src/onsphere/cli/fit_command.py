@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -122,19 +122,19 @@ def fit(
 ) -> None:
     """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say how good it is."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere._internal.validation import check_option
     from onsphere.cli import choices
-    from onsphere.cli.model_rows import KnownRows, name_rows, read_feature_rows, read_times
+    from onsphere.cli.flag_words import name_flags
+    from onsphere.cli.model_rows import LabelledRows, name_rows, read_feature_rows, read_times
     from onsphere.cli.report_page import write_report_page
     from onsphere.errors import InvalidInputError
     from onsphere.table import fit_table, read_table
     from onsphere.table.cells import read_features
     from onsphere.table.files import check_file
 
-    check_option("fit", "--backbone", backbone, ["auto", *BACKBONES])
-    check_option("fit", "--frames", frames, FRAMES)
-    check_option("fit", "--calibration", calibration, CALIBRATIONS)
-    choices.check_options("fit", task, coverage, seed)
+    choices.check_choice("--backbone", backbone, ["auto", *BACKBONES])
+    choices.check_choice("--frames", frames, FRAMES)
+    choices.check_choice("--calibration", calibration, CALIBRATIONS)
+    choices.check_options(task, coverage, seed)
     rule, novelty = (
         choices.choose_rule(accept, tolerance, risk),
         choices.choose_novelty(max_novelty, novelty_false_alarm, frames),
@@ -158,7 +158,10 @@ def fit(
         frame = read_table(data, delimiter=delimiter)
         other_rows = None
         if test is not None:
-            other_rows = read_table(test, columns=choices.find_columns(frame, target, kinds), delimiter=delimiter)
+            known = choices.find_columns(
+                frame, target, keys=[*(key or ()), *([time] if time else [])], ignore=ignore or (), kinds=kinds
+            )
+            other_rows = read_table(test, columns=known, delimiter=delimiter)
         with choices.name_options(rule, novelty):
             found = fit_table(
                 frame,
@@ -181,7 +184,14 @@ def fit(
                 random_state=seed,
                 on_progress=progress,
             )
-        found = replace(found, notes=[note.replace(str(rule), choices.format_rule(rule)) for note in found.notes])
+        notes = [name_flags(note.replace(str(rule), choices.format_rule(rule))) for note in found.notes]
+        if domain == "none":
+            notes += choices.note_bounds_below_zero(found)
+        found = replace(found, why=name_flags(found.why), notes=notes)
+        share_seen = 0.0
+        if test is not None:
+            share_seen = found.measured_model._compute_share_seen(found.X_test, found.y_test)
+            found.figures["trained_on"] = share_seen
         if report is not None and len(found.y_test) < _FEWEST_REPORTED:
             raise InvalidInputError(
                 f"Expected at least {_FEWEST_REPORTED} rows to report on, a fifth of the table. "
@@ -195,11 +205,28 @@ def fit(
         if report is not None:
             progress("writing the report")
             measured_rows = frame if other_rows is None else other_rows
-            names = name_rows(measured_rows.loc[found.X_test.index], found.columns)
-            times = read_times(measured_rows.loc[found.X_test.index], summary)
-            rows = KnownRows(read_features(found.X_test, found.columns), found.y_test, [], names, times=times)
-            options: Any = {"coverage": coverage, "shifted": other, "shifted_path": shifted, "model_path": save}
-            write_report_page(report, found.measured_model, rows, found.columns, summary, test or data, **options)
+            measured = measured_rows.loc[found.X_test.index]
+            rows = LabelledRows(
+                read_features(found.X_test, found.columns),
+                found.y_test,
+                [],
+                measured,
+                name_rows(measured, found.columns),
+                share_seen,
+                read_times(measured, summary),
+            )
+            write_report_page(
+                report,
+                found.measured_model,
+                rows,
+                found.columns,
+                summary,
+                data=test or data,
+                coverage=coverage,
+                shifted=other,
+                shifted_path=shifted,
+                model_path=save,
+            )
     if as_json:
         shown = {name: value for name, value in summary.items() if name != "reference"}  # a hundred numbers a column
         print_json(shown | {"save": save, "report": report})

@@ -9,14 +9,17 @@ import numpy as np
 
 from onsphere.table import Column, prepare, read_table
 from onsphere.table.cells import import_pandas, read_cells, read_features
+from onsphere.table.columns import check_has
 from onsphere.table.model_file import read_target_columns
+from onsphere.table.time_order import read_time
 
 __all__ = [
-    "KnownRows",
+    "LabelledRows",
     "name_rows",
     "name_targets",
     "read_feature_rows",
-    "read_known_rows",
+    "read_labelled_rows",
+    "read_moments",
     "read_times",
     "restore_types",
 ]
@@ -28,24 +31,25 @@ def read_feature_rows(path: Path, columns: list[Column], delimiter: str | None) 
     return read_features(read_table(path, columns=features, delimiter=delimiter), features, source=str(path))
 
 
-class KnownRows(NamedTuple):
-    """Rows whose target is known, notes on the others, and the name of each row where a key gives it one.
+class LabelledRows(NamedTuple):
+    """The rows of a file whose target is known, notes on the others, and the name of each row where a key gives it one.
 
-    `share_seen` is the share of the rows that the model was trained on, or that equal such rows; `times` are the times
-    of the rows, if the model was fitted by time and the file has them.
+    `frame` are the rows as they came; `share_seen` is the share of the rows that the model was trained on, or that
+    equal such rows; `times` are the times of the rows, if the model was fitted by time and the file has them.
     """
 
     X: Any
     y: Any
     notes: list[str]
+    frame: Any
     names: list[str] | None
     share_seen: float = 0.0
     times: Any = None
 
 
-def read_known_rows(
+def read_labelled_rows(
     path: Path, model: Any, summary: dict[str, Any], columns: list[Column], delimiter: str | None
-) -> KnownRows:
+) -> LabelledRows:
     """Return the rows of a file whose target is known, as the model takes them."""
     targets, classes = summary["targets"], summary["task"] == "classification"
     labels = model.classes_ if classes else None
@@ -56,7 +60,7 @@ def read_known_rows(
     frame = read_table(path, columns=read, delimiter=delimiter)
     known = prepare.read_known_rows(frame, targets, columns, labels=labels, target_columns=described, source=str(path))
     names, share_seen = name_rows(known.frame, columns), model._compute_share_seen(known.X, known.y)
-    return KnownRows(known.X, known.y, known.notes, names, share_seen, read_times(known.frame, summary))
+    return LabelledRows(*known, names, share_seen, read_times(known.frame, summary))
 
 
 def read_times(frame: Any, summary: dict[str, Any]) -> Any:
@@ -68,6 +72,15 @@ def read_times(frame: Any, summary: dict[str, Any]) -> Any:
     if clock.kind == "date":
         return import_pandas().to_datetime(np.round(times * 1e6), unit="us")
     return times
+
+
+def read_moments(rows: LabelledRows, summary: dict[str, Any], path: Path) -> Any:
+    """Return the time of each row as a float; None if the model was not fitted by time. A missing one is an error."""
+    if summary.get("time") is None:
+        return None
+    clock = Column(**summary["time"])
+    check_has(str(path), list(rows.frame.columns), [clock.name])
+    return read_time(clock, rows.frame, source=str(path)).to_numpy()
 
 
 def name_rows(frame: Any, columns: list[Column]) -> list[str] | None:

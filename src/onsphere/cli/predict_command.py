@@ -67,15 +67,15 @@ def predict(
 ) -> None:
     """Predict each row of a table, with its uncertainty, noise, novelty, interval, and whether to accept it."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere._internal.validation import check_option
+    from onsphere.cli.choices import check_choice
     from onsphere.errors import InvalidInputError
     from onsphere.table import predict_file
     from onsphere.table.encoder import find_ordinary_values
     from onsphere.table.model_file import load_table_model
     from onsphere.table.predict import check_suffix
 
-    check_option("predict", "--tails", tails, TAILS)
-    check_option("predict", "--keep", keep, KEPT)
+    check_choice("--tails", tails, TAILS)
+    check_choice("--keep", keep, KEPT)
     levels = read_levels(quantiles)
     for_folders: Any = {"engine": engine, "address": address, "n_workers": workers, "on_error": on_error}
     if "://" in data or data.endswith("/") or Path(data).is_dir():
@@ -108,6 +108,11 @@ def predict(
             "Add --out predictions.csv."
         )
     fitted, summary, columns = load_table_model(model)
+    if summary["task"] == "regression":
+        _refuse({"--probabilities": probabilities}, "a model of classes", f"{model}, a model of numbers")
+    else:
+        of_numbers = {"--quantiles": quantiles, "--tails": tails != "symmetric"}
+        _refuse(of_numbers, "a model of numbers", f"{model}, a model of classes")
     share = choose_coverage(coverage, summary)
     # Where predictions go to a terminal, a line that moves would get between them.
     hidden = quiet or as_json or (out is None and sys.stdout.isatty())
@@ -170,7 +175,7 @@ def choose_coverage(coverage: float | None, summary: dict[str, Any]) -> float:
     """Return the coverage that was asked for, or else that of the fit."""
     if coverage is None:
         return summary["coverage"]
-    from onsphere._internal.validation import check_number
+    from onsphere.cli.choices import check_share
 
-    check_number("onsphere", "--coverage", coverage, above=0, below=1)
+    check_share("--coverage", coverage)
     return coverage

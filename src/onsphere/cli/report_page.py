@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from onsphere.cli.model_rows import KnownRows, name_targets, restore_types
+from onsphere.cli.model_rows import LabelledRows, name_targets, restore_types
 from onsphere.cli.next_commands import make_command_writer
 from onsphere.report import write_report
 from onsphere.table import Column
@@ -16,11 +16,11 @@ __all__ = ["write_report_page"]
 def write_report_page(
     path: Path,
     model: Any,
-    rows: KnownRows,
+    rows: LabelledRows,
     columns: list[Column],
     summary: dict[str, Any],
-    data: Path,
     *,
+    data: Path,
     coverage: float,
     shifted: Any,
     shifted_path: Path | None,

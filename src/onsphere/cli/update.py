@@ -25,30 +25,31 @@ def update(
 ) -> None:
     """Take in rows whose target has become known, in the order of time, so that coverage is kept."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere.cli.model_rows import read_known_rows
+    from onsphere.cli.choices import check_no_table
+    from onsphere.cli.model_rows import read_labelled_rows, read_moments
+    from onsphere.cli.taken_labels import TakenLabels
     from onsphere.evaluation import find_covered
-    from onsphere.table import Column, read_table
     from onsphere.table.model_file import load_table_model
-    from onsphere.table.time_order import read_time
 
     saved = model if out is None else out
     check_writable(saved, data, *([] if out is None else [model]))
+    if out is not None:
+        check_no_table(out, "--out model.onsphere")
     fitted, summary, columns = load_table_model(model)
     share = choose_coverage(coverage, summary)
     with spin("update", hidden=quiet or as_json) as progress:
         progress("reading")
-        rows = read_known_rows(data, fitted, summary, columns, delimiter)
-        time = None
-        if summary.get("time") is not None:
-            clock = Column(**summary["time"])
-            frame = read_table(data, columns=[clock], delimiter=delimiter)
-            time = read_time(clock, frame.loc[rows.X.index], source=str(data)).to_numpy()
+        rows = read_labelled_rows(data, fitted, summary, columns, delimiter)
+        notes, time = rows.notes, read_moments(rows, summary, data)
+        taken = TakenLabels(summary.get("taken_in") or [])
+        if time is None:  # by which labels that are not new are found
+            notes = notes + taken.check(rows, data)
         progress(f"{len(rows.y):,} labels")
         result: Any = fitted.assess(rows.X, coverage=share)
         classes = None if result.prediction_set is None else fitted.classes_
         was_covered = find_covered(result, rows.y, classes).reshape(len(rows.y), -1).all(axis=1)
         fitted.update(rows.X, rows.y, time=time)
-        fitted.save(saved, summary=summary)
+        fitted.save(saved, summary=summary | {"taken_in": taken.add(rows)})
     online = fitted.calibration_.online
     rolling = online.compute_rolling_coverage(share)
     facts = {
@@ -70,5 +71,5 @@ def update(
             f"{facts['coverage_rolling_worst']:.1%} of any {n_latest:,} in a row)."
         )
         print_files(model=saved)
-        for note in rows.notes:
+        for note in notes:
             print_message(f"{note}.")

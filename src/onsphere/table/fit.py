@@ -207,9 +207,9 @@ def fit_table(
     if groups is not None:
         _check_groups(groups, columns, classes=classes)
     clock = None if time is None else find_clock(frame, time, asked)
-    if clock is None:
+    if clock is None and test is None:
         notes += note_order(rows, columns)
-    else:
+    if clock is not None:
         its_column = Column(clock.name, "key", f"the time{f'; {clock.note}' if clock.note else ''}")
         columns = [its_column if column.name == time else column for column in columns]
     split = RowSplit(None if clock is None else read_time(clock, frame.loc[rows.index]), classes, random_state)
@@ -282,7 +282,7 @@ def fit_table(
             f"with {len(y_rest):,} rows the model learns from all of them and is calibrated by cross-validation, which "
             "is usually a little too careful and carries no guarantee"
         )
-    on_progress("measuring it on rows it has not seen")
+    on_progress("measuring it")
     figures = evaluate(measured, X_test, y_test, coverage=coverage, targets=targets)
     n_calibration = len(model.calibration_)  # type: ignore[reportArgumentType]
     n_train = len(y_rest) - (n_calibration if is_split else 0)

@@ -120,6 +120,7 @@ _CHECKS = {
     "notes": lambda value: _is_list_of(value, str),
     "target_columns": lambda value: value is None or (_is_list_of(value, dict) and all(map(parse_column, value))),
     "reference": lambda value: value is None or is_reference(value),
+    "taken_in": lambda value: value is None or _is_list_of(value, int),
     "time": lambda value: value is None or (isinstance(value, dict) and parse_column(value) is not None),
     "n_rows": lambda value: (
         isinstance(value, dict) and all(isinstance(value.get(name), int) for name in ("train", "calibration"))
