@@ -106,3 +106,10 @@ def _list_texts(svg):
 def test_which_values_are_skewed(rows, target, is_skewed):
     assert rows(np.ones(60), np.arange(60), target=target[:, None]).is_skewed.tolist() == [is_skewed]
     assert not rows(np.ones(60), np.arange(60), is_class=True).is_skewed.any()
+
+
+def test_the_rows_of_several_targets_are_counted_once(several):
+    """The 200 rows of the report have two targets each."""
+    assert ">200 rows, 2 targets<" in several.html
+    assert ">400 rows<" not in several.html
+    assert ">Share of true values<" in several.html
