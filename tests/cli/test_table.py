@@ -517,7 +517,7 @@ def test_fit_rejects_a_bad_table_and_writes_nothing(folder, houses, name):
         (("predict", "nothing.onsphere", "fresh.csv"), "which does not exist"),
         (("predict", ".", "fresh.csv"), "which is a folder"),
         (("predict", "python.onsphere", "fresh.csv"), "which was saved in Python"),
-        (("predict", "zip.onsphere", "fresh.csv"), "Expected an undamaged file"),
+        (("predict", "zip.onsphere", "fresh.csv"), "Expected an undamaged model file of"),
         (("predict", "model.onsphere", "."), "Expected --out with the folder ."),
         (("predict", "model.onsphere", "nothing.csv"), "which does not exist"),
         (("predict", "model.onsphere", "model.onsphere"), "which is none of them"),

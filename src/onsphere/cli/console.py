@@ -235,9 +235,8 @@ def print_fit(found: TableFit) -> None:
     if found.candidates:
         names = dict.fromkeys(name for row in found.candidates for name in row)
         unit = "" if found.task == "classification" else ", in standard deviations of the target"
-        print_table(
-            found.candidates, list(names), title=f"Backbones by cross-validation{unit}; taken: {found.backbone}"
-        )
+        print(f"Backbones by cross-validation{unit}; taken: {found.backbone}.")
+        print_table(found.candidates, list(names))
     print(f"Frames: {', '.join(_FRAMES[name] for name in found.frames)}.")
     _print_figures(found.figures, classes=found.task == "classification")
     for note in found.notes:
