@@ -256,7 +256,7 @@ def test_monitor_is_quiet_when_nothing_changed(folder, split_model):
     ("arguments", "words"),
     [
         (("export", "model.onsphere", "m.onnx", "--rows", "nowhere.csv"), "does not exist"),
-        (("export", "fresh.csv", "m.onnx"), "written by save"),
+        (("export", "fresh.csv", "m.onnx"), "a model file of onsphere fit --save"),
         (("export", "model.onsphere", "nowhere/m.onnx"), "Expected to write"),
         (("export", "model.onsphere", "fresh.csv"), "ends in .onnx. Got fresh.csv. Choose another name; rows to"),
         (("monitor", "model.onsphere", "fresh.csv", "--alpha", "2"), "alpha"),
