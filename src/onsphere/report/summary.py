@@ -152,7 +152,8 @@ def _make_tiles(rows: MeasuredRows) -> list[Tile]:
         tiles.append(Tile(format_number(metrics.interval_width(lower, upper)), "interval width", note))
     accepted = rows.assessment.accepted
     if accepted is not None:
-        note = f"{int(np.sum(~accepted)):,} rows rejected"
+        n_rejected = int(np.sum(~accepted))
+        note = f"{n_rejected:,} {'row' if n_rejected == 1 else 'rows'} rejected"
         if rows.limits_novelty:
             n_novel = int(np.sum(np.char.find(np.asarray(rows.assessment.reason), "novel") >= 0))
             note += f", {n_novel:,} of them as novel"
@@ -238,7 +239,7 @@ def _judge_ranking(rows: MeasuredRows) -> Verdict:
         return Verdict("fair", "Its uncertainty is a loose guide", text)
     if high < (clear + loose) / 2:
         return Verdict("poor", "Its uncertainty is hardly a guide", text)
-    text += f" On so few rows, chance alone moves that from {format_number(low)} to {format_number(high)}."
+    text += f" On so few rows, chance alone moves that from {low:.2f} to {high:.2f}."
     return Verdict("know", "Its uncertainty cannot be judged on so few rows", text)
 
 
