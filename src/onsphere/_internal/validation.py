@@ -448,3 +448,18 @@ def check_outputs(owner: object, direction: Any, mean: Any, width: int, n_output
             f"{n_outputs}. Got {direction.shape[-1]} and {'none' if mean is None else mean.shape[-1]}. "
             "Decode with the embedding that the model was trained with."
         )
+
+
+def check_share(option: str, share: float, *, zero: bool = False) -> None:
+    """Check that a share is above 0 (or with `zero`, at least 0) and below 1."""
+    if not (0 < share < 1 or (zero and share == 0)):
+        percent = f" {share:g} percent is {share / 100:g}." if 1 < share < 100 else ""
+        raise InvalidInputError(
+            f"Expected {option} {'of at least' if zero else 'above'} 0 and below 1. Got {share:g}.{percent}"
+        )
+
+
+def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    """Check that the value of an option is one of those that it may have."""
+    if value not in choices:
+        raise InvalidInputError(f"Expected {option} {', '.join(choices[:-1])} or {choices[-1]}. Got {value!r}.")

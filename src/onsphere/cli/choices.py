@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from onsphere._internal.validation import check_choice, check_share
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import InvalidInputError
 from onsphere.table import Column, TableFit
@@ -18,10 +19,8 @@ from onsphere.table.local_files import COPIED
 from onsphere.table.prepare import TASKS, choose_columns
 
 __all__ = [
-    "check_choice",
     "check_no_table",
     "check_options",
-    "check_share",
     "choose_domain",
     "choose_novelty",
     "choose_rule",
@@ -35,21 +34,6 @@ __all__ = [
 
 _Rule = AcceptShare | MaxErrorRate | Tolerance
 _MAX_NOVELTY = 0.5
-
-
-def check_share(option: str, share: float, *, zero: bool = False) -> None:
-    """Check that a share is above 0 (or with `zero`, at least 0) and below 1."""
-    if not (0 < share < 1 or (zero and share == 0)):
-        percent = f" {share:g} percent is {share / 100:g}." if 1 < share < 100 else ""
-        raise InvalidInputError(
-            f"Expected {option} {'of at least' if zero else 'above'} 0 and below 1. Got {share:g}.{percent}"
-        )
-
-
-def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
-    """Check that the value of an option is one of those that it may have."""
-    if value not in choices:
-        raise InvalidInputError(f"Expected {option} {', '.join(choices[:-1])} or {choices[-1]}. Got {value!r}.")
 
 
 def check_options(task: str, coverage: float, seed: int) -> None:

@@ -35,7 +35,7 @@ def export(
 ) -> None:
     """Write a model as one ONNX graph, once it gives the same answers as the model."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere.cli.choices import check_choice
+    from onsphere._internal.validation import check_choice
     from onsphere.cli.model_rows import read_feature_rows
     from onsphere.errors import InvalidInputError
     from onsphere.export import export_onnx
@@ -88,7 +88,7 @@ def monitor(
 ) -> None:
     """Go through the rows of a table in order, and say whether and when they stopped being like those it knows."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere.cli.choices import check_choice, check_share
+    from onsphere._internal.validation import check_choice, check_share
     from onsphere.cli.model_rows import read_feature_rows
     from onsphere.drift import DriftMonitor
     from onsphere.persistence import get_calibration_method

@@ -122,6 +122,7 @@ def fit(
 ) -> None:
     """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say how good it is."""
     from onsphere._internal.atomic_files import check_writable
+    from onsphere._internal.validation import check_choice
     from onsphere.cli import choices
     from onsphere.cli.flag_words import name_flags
     from onsphere.cli.model_rows import LabelledRows, name_rows, read_feature_rows, read_times
@@ -131,9 +132,9 @@ def fit(
     from onsphere.table.cells import read_features
     from onsphere.table.files import check_file
 
-    choices.check_choice("--backbone", backbone, ["auto", *BACKBONES])
-    choices.check_choice("--frames", frames, FRAMES)
-    choices.check_choice("--calibration", calibration, CALIBRATIONS)
+    check_choice("--backbone", backbone, ["auto", *BACKBONES])
+    check_choice("--frames", frames, FRAMES)
+    check_choice("--calibration", calibration, CALIBRATIONS)
     choices.check_options(task, coverage, seed)
     rule, novelty = (
         choices.choose_rule(accept, tolerance, risk),

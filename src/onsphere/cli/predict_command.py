@@ -67,7 +67,7 @@ def predict(
 ) -> None:
     """Predict each row of a table, with its uncertainty, noise, novelty, interval, and whether to accept it."""
     from onsphere._internal.atomic_files import check_writable
-    from onsphere.cli.choices import check_choice
+    from onsphere._internal.validation import check_choice
     from onsphere.errors import InvalidInputError
     from onsphere.table import predict_file
     from onsphere.table.encoder import find_ordinary_values
@@ -175,7 +175,7 @@ def choose_coverage(coverage: float | None, summary: dict[str, Any]) -> float:
     """Return the coverage that was asked for, or else that of the fit."""
     if coverage is None:
         return summary["coverage"]
-    from onsphere.cli.choices import check_share
+    from onsphere._internal.validation import check_share
 
     check_share("--coverage", coverage)
     return coverage
