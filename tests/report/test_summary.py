@@ -114,7 +114,7 @@ def test_few_rows_allow_no_verdict_on_the_uncertainty(rows):
     few = summarize(rows(is_wrong, uncertainty, accepted=accepted, is_class=True))["verdicts"]
     assert [verdict.kind for verdict in few[2:]] == ["know", "know"]
     assert few[2].title == "Its uncertainty cannot be judged on so few rows"
-    assert few[2].text.endswith("On so few rows, chance alone moves that from 0.45 to 0.77.")
+    assert few[2].text.endswith("On so few rows, chance alone moves that from 0.45 to 0.78.")
     assert few[3].text.endswith("With 3 rejected, that may be chance.")
     # As many more of the same are enough.
     many = rows(np.tile(is_wrong, 30), np.tile(uncertainty, 30), accepted=np.tile(accepted, 30), is_class=True)
