@@ -131,7 +131,7 @@ def test_an_answer_that_is_not_read_is_given_up(running, helpers):
         connection.connect(("127.0.0.1", service.port))
         connection.sendall(HEAD % len(rows) + b"\r\n\r\n" + rows)
         connections = service.server.server_state.connections
-        helpers.until(lambda: service.service.metrics.accepted._value.get() == 20_000)
+        helpers.until(lambda: service.service.metrics._rows[0]._value.get() == 20_000)
         helpers.until(lambda: not connections)
     assert service.assess(helpers.row).status_code == 200
 
@@ -141,7 +141,7 @@ def test_an_answer_that_is_read_slowly_arrives(running, helpers):
     rows = json.dumps({"rows": [helpers.row] * 10_000}).encode()
     with connect(service) as connection:
         connection.sendall(HEAD % len(rows) + b"\r\nConnection: close\r\n\r\n" + rows)
-        helpers.until(lambda: service.service.metrics.accepted._value.get() == 10_000)
+        helpers.until(lambda: service.service.metrics._rows[0]._value.get() == 10_000)
         received = 0
         while part := connection.recv(2**17):
             received += len(part)

@@ -9,8 +9,9 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from onsphere import HCMRegressor, InvalidInputError, MissingExtraError
-from onsphere.service import Settings, create_app, hash_key, make_key, serve
+from onsphere.service import Settings, create_app, hash_key, make_key, metrics, serve
 from onsphere.service.engine import load_engine
+from onsphere.service.metrics import start_tracing
 
 
 def count_rows(service):
@@ -40,6 +41,39 @@ def test_a_request_may_ask_not_to_be_counted(running, helpers):
     assert (answer.json()["recorded"], answer.headers["x-recorded"]) == (False, "false")
     assert count_rows(service) == 0
     assert service.http.post("/v1/assess?record=maybe", json={"rows": [helpers.far]}).status_code == 422
+    assert 'onsphere_rows_total{accepted="no"} 0.0' in service.http.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("query", "got"),
+    [("recrod=false", "recrod"), ("record=false&record=true", "several"), ("Key=id", "Key"), ("key=", "least 1")],
+)
+def test_options_that_are_unknown_or_come_twice_are_rejected(shared, helpers, query, got):
+    answer = shared.http.post(f"/v1/assess?{query}", json={"rows": [helpers.row]})
+    assert answer.status_code == 422
+    assert got in answer.json()["detail"]
+
+
+def test_a_name_of_a_request_covers_its_options_and_belongs_to_its_client(running, helpers):
+    first, second = make_key(), make_key()
+    service = running(api_keys=(f"one {hash_key(first)}", f"two {hash_key(second)}"))
+    named = {"idempotency-key": "a", "x-api-key": first}
+    assert service.assess(helpers.row, headers=named).json()["recorded"] is True
+    other = service.assess(helpers.row, headers=named, params={"coverage": 0.5})
+    assert (other.status_code, "options" in other.json()["detail"]) == (422, True)
+    assert service.assess(helpers.far, headers={**named, "x-api-key": second}).json()["recorded"] is True
+    twice = service.assess(helpers.row, headers=[*named.items(), ("idempotency-key", "b")])
+    assert (twice.status_code, "idempotency-key once" in twice.json()["detail"]) == (400, True)
+
+
+def test_rows_without_a_threshold_are_neither_accepted_nor_rejected(running, logs, helpers):
+    service = running("plain")
+    assert service.assess([0.1, 0.2]).json()["rows"][0]["accepted"] is None
+    text = service.http.get("/metrics").text
+    assert 'onsphere_rows_total{accepted="yes"} 0.0' in text
+    assert 'onsphere_rows_total{accepted="undecided"} 1.0' in text
+    helpers.until(lambda: [line for line in logs if line.get("path") == "/v1/assess"])
+    assert [line["accepted"] for line in logs if line.get("path") == "/v1/assess"] == [None]
 
 
 def test_rows_that_are_sent_twice_are_known_by_their_keys(running, helpers):
@@ -156,6 +190,38 @@ def test_traces_need_their_extra(models, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.instrumentation.fastapi", None)
     with pytest.raises(MissingExtraError, match="telemetry"):
         create_app(Settings(str(models["array"]), store=str(tmp_path / "s.sqlite"), telemetry=True))
+
+
+def test_the_variables_of_opentelemetry_say_where_traces_go(monkeypatch):
+    trace = pytest.importorskip("opentelemetry.trace")
+    chosen = []
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    monkeypatch.setattr(trace, "set_tracer_provider", chosen.append)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "nowhere")
+    with pytest.raises(InvalidInputError, match="nowhere"):
+        start_tracing()
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    start_tracing()
+    chosen[0].shutdown()
+    monkeypatch.setattr(metrics, "entry_points", lambda group, name: chosen.append(name) or [])
+    for protocol, name in (("http/protobuf", "otlp_proto_http"), ("grpc", "otlp_proto_grpc")):
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        with pytest.raises(InvalidInputError, match="telemetry"):
+            start_tracing()
+        assert chosen[-1] == name
+
+
+def test_a_service_writes_its_traces(models, tmp_path, helpers):
+    pytest.importorskip("opentelemetry.instrumentation.fastapi")
+    where = {"OTEL_TRACES_EXPORTER": "console", "OTEL_SERVICE_NAME": "prices"}
+    with helpers.process(models["array"], "--telemetry", "--store", str(tmp_path / "s.sqlite"), env=where) as run:
+        assert run.http.post("/v1/assess", json={"rows": [[0.1, 0.2]]}).status_code == 200
+        run.http.close()
+        run.terminate()
+        written = run.stdout.read()
+    assert '"name": "POST /v1/assess"' in written
+    assert '"service.name": "prices"' in written
 
 
 def test_traces_are_sent_if_they_are_asked_for(running, helpers):

@@ -344,7 +344,7 @@ def test_the_commands_pass_their_options_on(monkeypatch, models, tmp_path):
     )
     assert run.exit_code == 0, run.output
     assert "http://x:1" in run.output
-    assert (seen[0].port, seen[0].open, seen[0].api_keys_file, seen[0].keep) == (7, True, str(keys), 10_000)
+    assert (seen[0].port, seen[0].open, seen[0].keys_file, seen[0].keep) == (7, True, str(keys), 10_000)
     assert CliRunner().invoke(commands, ["serve", str(models["array"])]).exit_code == 0
     made = CliRunner().invoke(commands, ["new-key", "shop"])
     assert made.output.startswith("onsphere-")

@@ -1,5 +1,7 @@
 """Settings from the environment, and API keys."""
 
+import inspect
+
 import pytest
 
 from onsphere import InvalidInputError
@@ -50,6 +52,8 @@ def test_settings_survive_the_environment(monkeypatch):
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_ALPHA": "2"}, "valid 'alpha'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "0"}, "valid 'timeout'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_WATCH": "-1"}, "valid 'watch'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_READ_TIMOUT": "5"}, "Got ONSPHERE_READ_TIMOUT.*write ONSPHERE_READ_TIMEOUT"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_API_KEYS_FILE": "k"}, "Got ONSPHERE_API_KEYS_FILE"),
     ],
 )
 def test_bad_settings_are_reported(environment, expected, monkeypatch):
@@ -57,6 +61,16 @@ def test_bad_settings_are_reported(environment, expected, monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInputError, match=expected):
         Settings()
+
+
+def test_every_option_has_the_name_of_its_variable(monkeypatch):
+    from onsphere.cli.serve import serve
+
+    options = {"open" if name == "open_to_all" else name for name in inspect.signature(serve).parameters}
+    assert options - {"engine", "address"} <= set(Settings.model_fields)
+    monkeypatch.setenv("ONSPHERE_KEYS_FILE", "k")
+    monkeypatch.setenv("ONSPHERE_ENGINE", "local")
+    assert Settings("m").keys_file == "k"
 
 
 def test_loopback_addresses_are_recognised():

@@ -21,9 +21,10 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Where to listen.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free one.", show_default="8000")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes, or replicas on Ray.", show_default="1")] = None,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where they run.")] = "local",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where to run.", envvar="ONSPHERE_ENGINE")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster.", show_default="a new one on this machine")
+        str | None,
+        typer.Option(help="A Ray cluster.", envvar="ONSPHERE_ADDRESS", show_default="a new one on this machine"),
     ] = None,
     keys_file: Annotated[
         Path | None, typer.Option(help="Hashes of API keys, one per line; also ONSPHERE_API_KEYS.", show_default=False)
@@ -116,7 +117,7 @@ def serve(
         host=host,
         port=port,
         workers=workers,
-        api_keys_file=None if keys_file is None else str(keys_file),
+        keys_file=None if keys_file is None else str(keys_file),
         open=open_to_all,
         certfile=None if certfile is None else str(certfile),
         keyfile=None if keyfile is None else str(keyfile),

@@ -97,7 +97,7 @@ def _check(settings: Any) -> None:
             "Expected a PostgreSQL database as the store of a service on Ray, which all replicas share. Got "
             f"{settings.store_url}. Pass a store such as postgresql://user@host/name."
         )
-    has_keys = bool(settings.api_keys or settings.api_keys_file)
+    has_keys = bool(settings.api_keys or settings.keys_file)
     if settings.certfile or not (is_loopback(settings.host) or settings.open or has_keys):
         raise InvalidInputError(
             f"Expected API keys, and a proxy that ends TLS, in front of a service on Ray at {settings.host}. Got "

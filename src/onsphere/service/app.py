@@ -23,7 +23,6 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from onsphere._internal.validation import missing_extra_error
 from onsphere.drift.recent_rows import RecentRows
 from onsphere.errors import OnsphereError
 from onsphere.service import schemas
@@ -33,7 +32,7 @@ from onsphere.service.child import ServedModel
 from onsphere.service.engine import Engine, Facts, ModelEngine
 from onsphere.service.labels import explain_no_update, read_labels, update_model
 from onsphere.service.limits import Gate
-from onsphere.service.metrics import Metrics
+from onsphere.service.metrics import Metrics, start_tracing
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
 from onsphere.service.settings import Settings, read_keys
@@ -56,7 +55,7 @@ class Service:
 
     def __init__(self, settings: Settings, served: ServedModel | None = None) -> None:
         self.settings = settings
-        self.keys = read_keys(settings.api_keys, settings.api_keys_file)
+        self.keys = read_keys(settings.api_keys, settings.keys_file)
         self.served = served or ServedModel(settings)
         database = open_database(settings.store_url, seconds=settings.store_timeout)
         kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
@@ -155,8 +154,13 @@ class Service:
         pending.is_recorded, pending.key = options.record, options.key
         if (name := headers.get(b"idempotency-key")) is not None:
             if not _NAME.fullmatch(name):
-                raise RequestError(422, "Expected an Idempotency-Key of 1 to 200 visible characters. Got another one.")
-            pending.idempotency = (name.decode(), hashlib.sha256(body).hexdigest())
+                raise RequestError(
+                    422,
+                    f"Expected an Idempotency-Key of 1 to 200 visible characters. Got {repr(name)[2:60]}.",
+                )
+            whose = state["key"].name if state["key"] else ""  # two clients may use the same name
+            code = hashlib.sha256(scope["query_string"] + b" " + body).hexdigest()
+            pending.idempotency = (f"{whose} {name.decode()}", code)
         self._n_working += 1
         try:
             reply, recorded = await self.batcher.assess(pending)
@@ -165,9 +169,9 @@ class Service:
         if options.record and live is self.served.live:
             values = reply.batch.values
             self._recent.add({str(at): each for at, each in enumerate(values.values())} if facts.as_array else values)
-        n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted
-        self.metrics.accepted.inc(n_accepted)
-        self.metrics.rejected.inc(n_rows - n_accepted)
+        n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted if facts.decides else None
+        if options.record:
+            self.metrics.count_rows(n_rows, n_accepted)
         state["log_fields"].update(rows=n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
         if answer_type != JSON:
             return reply.body, answer_type, recorded
@@ -219,7 +223,7 @@ class Service:
             found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_live(facts)))
         except Exception as error:
             reason = str(error)
-        if found["minute"] and facts.threshold is None and facts.novelty_threshold is None:
+        if found["minute"] and not facts.decides:
             found["minute"]["accepted"] = None
         if found["drift"]:
             if self._n_resets not in (None, n_resets := found["drift"].pop("resets")):  # by any worker
@@ -240,8 +244,13 @@ async def _repeat(seconds: float, task: Callable[..., Any], *arguments: Any) -> 
 def _read_options(query: bytes) -> schemas.Options:
     if not query:
         return schemas.NO_OPTIONS
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    given, names = dict(pairs), schemas.Options.model_fields
+    if len(given) < len(pairs) or not given.keys() <= names.keys():
+        wrong = next((show_value(name) for name in given if name not in names), "one several times")
+        raise RequestError(422, f"Expected no options but {', '.join(names)}, each once. Got {wrong}.")
     try:
-        return schemas.Options.model_validate(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))
+        return schemas.Options.model_validate(given)
     except ValidationError as error:
         found = [
             Problem(None, None, f"{'.'.join(map(str, one['loc']))}: {one['msg']}", str(one.get("input"))[:60])
@@ -251,7 +260,7 @@ def _read_options(query: bytes) -> schemas.Options:
 
 
 class _AssessRoute:
-    """Answers `POST /v1/assess` before FastAPI sees it, which takes as long to find a function as the model answers."""
+    """Answers `POST /v1/assess` before FastAPI sees it, which takes as long as the model."""
 
     def __init__(self, app: Any, *, service: Service) -> None:
         self._app, self._service = app, service
@@ -279,7 +288,7 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     served : ServedModel, optional
         The model, where it is loaded already.
     """
-    instrument = _import_instrumentation() if settings.telemetry else lambda app: None
+    instrument = start_tracing() if settings.telemetry else lambda app: None
     service, about = Service(settings, served), "An honest uncertainty for every prediction."
     none: Any = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
     app = FastAPI(title="onsphere", description=about, lifespan=service.run, **none)
@@ -295,14 +304,6 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     app.add_middleware(Gate, settings=settings, keys=service.keys, metrics=service.metrics, paths=paths)
     instrument(app)
     return app
-
-
-def _import_instrumentation() -> Callable[[FastAPI], None]:
-    try:
-        from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
-    except ImportError:
-        raise missing_extra_error("Tracing", "opentelemetry-instrumentation-fastapi", "telemetry") from None
-    return FastAPIInstrumentor.instrument_app
 
 
 def create_app_from_environment() -> FastAPI:
@@ -399,9 +400,9 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", response_model=schemas.Readiness, responses=schemas.describe_errors() | unready)
     async def readyz(request: Request) -> Any:
-        """Say whether the store takes writes, the model comes back, and the last file could be loaded."""
+        """Say whether the store takes writes, and the model answers; with a key, also why not."""
         n_stuck = service.batcher.n_stuck
-        stuck = f"The model does not come back from {n_stuck} request(s)." if n_stuck else None
+        stuck = f"The model hangs on {n_stuck} request(s)." if n_stuck else None
         found = {"store": service.recorder.trouble, "threads": stuck, "model": service.served.trouble}
         is_ready = found["store"] is None and stuck is None
         details = found if _is_known(service, request) else {}

@@ -76,6 +76,11 @@ class Facts:
         scores = [self.calibration] if self.missed is None else [self.calibration, self.missed]
         return hashlib.sha256(b"".join(np.sort(each).astype("<f8").tobytes() for each in scores)).hexdigest()
 
+    @property
+    def decides(self) -> bool:
+        """Whether the model accepts or rejects rows."""
+        return self.threshold is not None or self.novelty_threshold is not None
+
     def describe(self) -> dict[str, Any]:
         """Return plain values for `GET /v1/model`."""
         plain = ("name", "sha256", "kind", "task", "coverage", "calibrated_by", "targets", "novelty_threshold")

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from onsphere.service.answers import RequestError
 from onsphere.service.metrics import Metrics
 from onsphere.service.settings import Key, Settings, hash_key, is_loopback
+from onsphere.table.cells import show_value
 
 logger = logging.getLogger("onsphere.service")
 
 _MAX_BODIES = 8  # of the largest size, held in memory at a time
 _LARGEST_OTHER = 2**20  # bytes of a body without rows, such as labels
 _OPERATING = ("/v1/reload", "/v1/reset")  # for keys with the role operate; other addresses of /v1 are for all keys
-_ONCE = (b"authorization", b"x-api-key", b"content-length", b"transfer-encoding", b"host", b"content-type")
+_ONCE = b"authorization x-api-key content-length transfer-encoding host content-type idempotency-key".split()
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SAFE_HEADERS = [
@@ -99,9 +100,10 @@ class Gate:
                 if names.count(name) > 1:
                     raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
         if b"content-length" in headers and b"transfer-encoding" in headers:
-            raise RequestError(400, "Expected a body whose length is said in one way. Got two ways. Send one of them.")
+            raise RequestError(400, "Expected Content-Length or Transfer-Encoding. Got both. Send one of them.")
         if self._own_names and not _names_this_machine(headers.get(b"host", b"")[:300]):
-            raise RequestError(421, "Expected a request to this machine by its own name, such as localhost.")
+            got = show_value(headers.get(b"host", b"").decode("latin-1"))
+            raise RequestError(421, f"Expected localhost as the Host. Got {got}. Behind a proxy, use keys or --open.")
         origin = headers.get(b"origin")
         if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
             raise RequestError(403, "Expected a request from a page of this service. Got one from another site.")
@@ -116,7 +118,8 @@ class Gate:
         given = given.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key")
         if given is not None and self._needs_tls and scope.get("scheme") != "https":
             raise RequestError(
-                403, "Expected a key over TLS. Got one that others could read on the way: make a new one. Ask https://."
+                403,
+                "Expected a key over TLS. Got one that others could read on the way: make a new one, and use https://.",
             )
         state, path = scope["state"], scope["path"]
         state["key"] = key = None if given is None else self._keys.get(hash_key(given.decode("latin-1")))
@@ -210,7 +213,7 @@ async def _send_error(error: RequestError, send: Any, *, is_last: bool = False) 
 
 @lru_cache(maxsize=1_000)
 def _names_this_machine(host: bytes) -> bool:
-    """Return whether a Host header names this machine; what is no name does not."""
+    """Return whether a Host header names this machine."""
     try:
         return is_loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Log one line of JSON for each event, and count for Prometheus."""
+"""Log one line of JSON for each event, count for Prometheus, and trace with OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import math
 import os
 import time
 import traceback
+from collections.abc import Callable
 from functools import lru_cache
+from importlib.metadata import entry_points
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from onsphere._internal.validation import missing_extra_error
+from onsphere.errors import InvalidInputError
 from onsphere.service.answers import encode_json
 
 _BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -53,7 +57,7 @@ class Metrics:
         seconds = Histogram("onsphere_request_seconds", "Time to answer.", ["path"], buckets=_BUCKETS, **options)
         self._find = lru_cache(lambda path, status: (requests.labels(path, str(status)), seconds.labels(path)))
         rows = Counter("onsphere_rows", "Rows assessed, by decision.", ["accepted"], **options)
-        self.accepted, self.rejected = rows.labels("yes"), rows.labels("no")
+        self._rows = [rows.labels(decision) for decision in ("yes", "no", "undecided")]
         self.labels = Counter("onsphere_labels", "Labels taken.", **options)
         self.in_flight = Gauge(
             "onsphere_requests_in_flight", "Requests being answered.", multiprocess_mode="livesum", **options
@@ -73,6 +77,12 @@ class Metrics:
         requests.inc()
         times.observe(seconds)
 
+    def count_rows(self, n_rows: int, n_accepted: int | None) -> None:
+        """Count rows by decision; None where the model makes none."""
+        counts = (0, 0, n_rows) if n_accepted is None else (n_accepted, n_rows - n_accepted, 0)
+        for rows, count in zip(self._rows, counts, strict=True):
+            rows.inc(count)
+
     def write_text(self, live: dict[str, Any]) -> bytes:
         """Return what `GET /metrics` answers, with what `GET /v1/live` does."""
         labels, drift = live["labels"] or {}, live["drift"]
@@ -88,3 +98,26 @@ class Metrics:
 
             MultiProcessCollector(registry := CollectorRegistry())
         return generate_latest(registry)
+
+
+def start_tracing() -> Callable[[Any], None]:
+    """Let traces be sent as the OTEL_… variables say, and return what makes an application write them."""
+    try:
+        from opentelemetry import trace
+        from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise missing_extra_error("Tracing", "opentelemetry-instrumentation-fastapi", "telemetry") from None
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # nobody has chosen another
+        name, protocol = os.getenv("OTEL_TRACES_EXPORTER", "otlp"), os.getenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http")
+        full = f"otlp_proto_{protocol.partition('/')[0]}" if name == "otlp" else name
+        exporters = [each.load() for each in entry_points(group="opentelemetry_traces_exporter", name=full)]
+        if not exporters:
+            raise InvalidInputError(
+                f"Expected an exporter of traces that is installed. Got {full}. Install the extra telemetry, or name "
+                "another in OTEL_TRACES_EXPORTER, such as console."
+            )
+        trace.set_tracer_provider(provider := TracerProvider())
+        provider.add_span_processor(BatchSpanProcessor(exporters[0]()))
+    return FastAPIInstrumentor.instrument_app

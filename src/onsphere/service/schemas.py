@@ -59,12 +59,15 @@ def _check_step(coverage: float) -> float:
 class Options(BaseModel):
     """Options of a request beside its rows."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="forbid")
     coverage: Annotated[float, Field(ge=0.005, le=0.995, multiple_of=0.005), AfterValidator(_check_step)] | None = (
-        Field(default=None, description="Of intervals or sets, in steps of 0.005.")
+        Field(default=None, description="The coverage of intervals or sets, in steps of 0.005.")
     )
     key: str | None = Field(
-        default=None, max_length=LONGEST_TEXT, description="The column that names rows, for POST /v1/labels."
+        default=None,
+        min_length=1,
+        max_length=LONGEST_TEXT,
+        description="The column that names rows, for POST /v1/labels.",
     )
     record: bool = Field(default=True, description="Whether to store the answer and count it for drift.")
 
@@ -154,7 +157,7 @@ class ModelFacts(BaseModel):
     threshold: Number = Field(description="The largest uncertainty that is accepted.")
     calibration_band: dict[str, float] | None = Field(description="Quantiles of uncertainties: 5 %, 50 % and 95 %.")
     novelty_threshold: Number = Field(description="The largest shortfall that is accepted, from which novelty follows.")
-    novelty_band: dict[str, float] | None = Field(description="Of the shortfalls.")
+    novelty_band: dict[str, float] | None = Field(description="Quantiles of shortfalls, as of uncertainties.")
     calibrated_by: Literal["held-out rows", "cross-validation"] | None
     classes: list[Any] | None
     loaded_at: float
@@ -167,7 +170,7 @@ class Readiness(BaseModel):
     ready: bool
     store: str | None = Field(None, description="What is wrong with the store.")
     model: str | None = Field(None, description="What is wrong with the model's file; the one before it answers.")
-    threads: str | None = Field(None, description="Whether a model does not come back.")
+    threads: str | None = Field(None, description="Whether the model hangs on a request.")
 
 
 class Minute(BaseModel):
@@ -182,7 +185,7 @@ class Minute(BaseModel):
 
 class Drift(BaseModel):
     alarm: bool
-    alarmed_at: int | None = Field(description="At which row.")
+    alarmed_at: int | None = Field(description="The number of the row that raised the alarm.")
     alarmed_by: str | None = Field(description='The score that raised the alarm: "uncertainty" or "novelty".')
     alarm_time: Number = Field(description="In seconds since 1970.")
     watched: list[str] = Field(description="The scores that are watched.")

@@ -68,7 +68,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
 
 
 def _check_reachable(settings: Settings) -> None:
-    keys = read_keys(settings.api_keys, settings.api_keys_file)
+    keys = read_keys(settings.api_keys, settings.keys_file)
     if is_loopback(settings.host):
         return
     if not (keys or settings.open):

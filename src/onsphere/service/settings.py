@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import ipaddress
+import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ from onsphere.errors import InvalidInputError
 
 ROLES = ("assess", "operate")  # the second may do all that the first may
 _PREFIX = "ONSPHERE_"
+_READ_ELSEWHERE = ("engine", "address", "data", "long", "pictures", "quick", "rate")  # also by tests and benchmarks
 _KEY_LINE = re.compile(
     rf"(?:(?P<name>[\w.-]+)\s*[= ]\s*)?(?P<hash>sha256:[0-9a-f]{{64}})(?:\s+(?P<role>{'|'.join(ROLES)}))?"
 )
@@ -50,7 +53,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65_535)  # 0 takes a free one
     workers: PositiveInt = 1
     api_keys: _Texts = ()  # hashes, as `onsphere new-key` prints them
-    api_keys_file: str = ""  # with more of them, one per line
+    keys_file: str = ""  # with more of them, one per line
     open: bool = False  # serve without keys on an address that others can reach
     certfile: str = ""  # a certificate, to serve over TLS
     keyfile: str = ""  # its private key
@@ -75,6 +78,11 @@ class Settings(BaseSettings):
 
     def __init__(self, model: str | None = None, **given: Any) -> None:
         given["model"] = model
+        names = {f"{_PREFIX}{name.upper()}" for name in (*type(self).model_fields, *_READ_ELSEWHERE)}
+        for name in sorted(os.environ.keys() - names):
+            if name.startswith(_PREFIX):
+                meant = difflib.get_close_matches(name, names, 1, 0.0)[0]
+                raise InvalidInputError(f"Expected settings of the service. Got {name}. Unset it, or write {meant}.")
         try:
             super().__init__(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:

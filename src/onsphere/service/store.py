@@ -248,7 +248,8 @@ class Store:
             is_new.append(not key or key not in known)
             if key and known.setdefault(key, code) != code:
                 results[place] = RequestError(
-                    422, "Expected one body for each Idempotency-Key. Got another body than before. Use a new key."
+                    422,
+                    "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key.",
                 )
         return is_new
 

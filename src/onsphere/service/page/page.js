@@ -143,7 +143,7 @@ function readRow(form) {
   return row;
 }
 
-function showAnswer(answer, recorded) {
+function showAnswer(answer) {
   const verdict = answer.accepted === null ? ["", "No threshold is set"] : answer.accepted ? ["good", "✓ Accepted"] : ["bad", "✗ Rejected"];
   const facts = [["Value", formatValue(answer.value)], ["Uncertainty", formatNumber(answer.uncertainty, 4)]];
   if ("noise" in answer) facts.push(["Noise", formatValue(answer.noise)]);
@@ -152,7 +152,6 @@ function showAnswer(answer, recorded) {
   if (answer.expected_error !== undefined) facts.push(["Expected error", formatNumber(answer.expected_error, 4)]);
   if (answer.set) facts.push([`Set with coverage ${formatNumber(100 * model.coverage)} %`, answer.set.join(", ") || "empty"]);
   if ("lower" in answer) facts.push(["Coverage of the interval", `${formatNumber(100 * model.coverage)} %`]);
-  if (!recorded) facts.push(["Stored", "no"]);
   at("answer").replaceChildren(
     element("p", { class: `verdict ${verdict[0]}` }, verdict[1]),
     ...(answer.reason ? [element("p", {}, answer.reason)] : []),
@@ -213,10 +212,9 @@ at("row-form").addEventListener("submit", async event => {
   event.preventDefault();
   try {
     const body = JSON.stringify({ rows: [readRow(event.target)] });
-    const answer = await ask("/v1/assess", { method: "POST", body, headers: { "Content-Type": "application/json" } });
+    const answer = await ask("/v1/assess?record=false", { method: "POST", body, headers: { "Content-Type": "application/json" } });
     for (const input of at("fields").querySelectorAll("[data-column]")) input.removeAttribute("aria-invalid");
-    showAnswer(answer.rows[0], answer.recorded);
-    refresh();
+    showAnswer(answer.rows[0]);
   } catch (error) {
     showError(error);
   }
