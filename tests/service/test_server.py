@@ -350,6 +350,10 @@ def test_the_commands_pass_their_options_on(monkeypatch, models, tmp_path):
     assert made.output.startswith("onsphere-")
     assert "shop sha256:" in made.output
     assert '"hash"' in CliRunner().invoke(commands, ["new-key", "--json"]).output
+    for wrong in ("#1", "my shop", "a,b"):  # which the service would not take
+        run = CliRunner().invoke(commands, ["new-key", wrong])
+        assert run.exit_code != 0
+        assert wrong in str(run.exception)
 
 
 def test_a_process_that_does_not_end_in_time_is_ended(monkeypatch, models, tmp_path):

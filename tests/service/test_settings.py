@@ -16,6 +16,8 @@ def test_keys_come_from_a_file_too(tmp_path):
     assert read_keys(file=path) == {hash_key(first): ("shop", "assess"), hash_key(second): ("key 2", "operate")}
     assert hash_key("\ud800") not in read_keys(file=path)
     assert read_keys() == {}
+    path.write_text(f"shop {hash_key(first)}", encoding="utf-8-sig")  # as editors on Windows write it
+    assert list(read_keys(file=path)) == [hash_key(first)]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,8 @@ def test_settings_survive_the_environment(monkeypatch):
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_ALPHA": "2"}, "valid 'alpha'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "0"}, "valid 'timeout'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_WATCH": "-1"}, "valid 'watch'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_GRACE": "inf"}, "valid 'grace'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_STORE_TIMEOUT": "inf"}, "valid 'store_timeout'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_READ_TIMOUT": "5"}, "Got ONSPHERE_READ_TIMOUT.*write ONSPHERE_READ_TIMEOUT"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_API_KEYS_FILE": "k"}, "Got ONSPHERE_API_KEYS_FILE"),
     ],

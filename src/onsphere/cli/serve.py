@@ -10,6 +10,7 @@ import typer
 
 from onsphere.cli.console import print_json, print_message
 from onsphere.cli.options import CoverageOfFit
+from onsphere.errors import InvalidInputError
 
 __all__ = ["new_key", "serve"]
 
@@ -157,9 +158,16 @@ def new_key(
 ) -> None:
     """Make an API key for `onsphere serve`: the key for the client, the hash for the service."""
     from onsphere.service import hash_key, make_key
+    from onsphere.service.settings import read_keys
 
     key = make_key()
     line = f"{name} {hash_key(key)} {role}".strip()
+    try:
+        read_keys([line])
+    except InvalidInputError:
+        raise InvalidInputError(
+            f"Expected a name of letters, digits, '.', '_' and '-'. Got {name!r}. Choose another name."
+        ) from None
     if as_json:
         print_json({"key": key, "hash": line})
         return

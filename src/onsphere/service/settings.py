@@ -30,7 +30,7 @@ def _split(value: Any) -> Any:
 
 
 _Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-_Seconds = Annotated[float, Field(gt=0)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     read_timeout: _Seconds = 10.0  # for a request to arrive, and an answer to be taken
     store_timeout: _Seconds = 5.0  # for the database, after which rows are answered without being stored
     trial_timeout: _Seconds = 60.0  # for a new model to load and answer one row, before it replaces another
-    grace: NonNegativeFloat = 30.0  # seconds that requests in flight have when the service is stopped
+    grace: float = Field(30.0, ge=0, allow_inf_nan=False)  # seconds for requests in flight when the service is stopped
     keep: PositiveInt = 10_000  # requests whose assessments are kept, the latest
     keep_answers: PositiveInt = 100_000  # rows that wait for a label, the latest
     keep_rows: bool = True  # keep features of rejected rows, for the page, and of rows with a key, to update the model
@@ -171,7 +171,7 @@ def read_keys(lines: Iterable[str] = (), file: str | Path = "") -> dict[str, Key
     Key(name='shop', role='assess')
     """
     try:
-        text = Path(file).read_text(encoding="utf-8") if file else ""
+        text = Path(file).read_text(encoding="utf-8-sig") if file else ""
     except (OSError, UnicodeError) as error:
         raise InvalidInputError(
             f"Expected a file with hashes of API keys. Got {file}: {error}. `onsphere new-key` prints them."
