@@ -29,6 +29,8 @@ def test_rejections_are_explained(facts):
         return answer_rows(result, facts)[0]["reason"]
 
     assert "too far" in explain(np.inf, 1.0)
+    assert "different targets" in explain(9.0, 0.5)
+    assert "extrapolates" in explain(9.0, 1.5)
     assert explain(9.0, None).endswith(f"threshold {facts.threshold:.4g}.")
 
 
@@ -41,6 +43,7 @@ def test_rejections_by_novelty_are_explained(facts):
         return answer_rows(result, replace(facts, **more))[0]["reason"]
 
     limit = f"The uncertainty 9 is above the threshold {facts.threshold:.4g}"
+    unlike = "The row is unlike those that the model has learned from."
     novel = "The row is too unlike those that the model has learned from"
     share = "; 0.4% of the calibration rows were at least as novel."
     assert explain("novel", 0.9, 0.004) == novel + share
@@ -49,7 +52,10 @@ def test_rejections_by_novelty_are_explained(facts):
     # A row may be rejected though its novelty is 0, which is no reason to tell.
     why = ": its shortfall 0.03 is above the threshold 0.02."
     assert explain("novel", 0.0, None, missed=0.03, novelty_threshold=0.02) == novel + why
-    assert explain("uncertain", 0.9, 0.004) == f"{limit}."
+    assert explain("uncertain", 0.9, 0.004) == f"{limit}. {unlike}"
+    assert (
+        explain("uncertain", 0.1, 0.4) == f"{limit}. Rows like this one had different targets, or were predicted badly."
+    )
     assert explain("uncertain and novel", 0.9, 0.004) == f"{limit}. {novel}{share}"
     assert explain("uncertain", 0.9, 0.004, threshold=None) is None
 

@@ -42,7 +42,7 @@ class StoredFile:
 
     @property
     def format(self) -> str | None:
-        """What the ending says that it holds: csv, parquet or arrow; None for what is no table."""
+        """The format that its ending names: csv, parquet or arrow; None for what is no table."""
         name = Path(self.path.lower())
         return SUFFIXES.get(Path(name.stem).suffix if name.suffix in _COMPRESSED else name.suffix)
 

@@ -21,6 +21,7 @@ _SHOWN = (
     *("value", "lower", "upper", "sigma", "noise", "uncertainty", "novelty", "novelty_p_value"),
     *("confidence", "expected_error", "direction_norm", "anchor_residual"),
 )
+_NOVEL = 0.5  # above it, novelty is the better part of the uncertainty
 _FORMULA = re.compile(r"^(?=[=+\-@\t\r\n＝＋－＠])")  # how a formula begins in a spreadsheet
 
 
@@ -64,7 +65,7 @@ def _explain_rejection(result: Assessment, facts: Facts, index: int) -> str | No
         text = f"The uncertainty {float(result.uncertainty[index]):.4g} is above the threshold {facts.threshold:.4g}"
         if result.confidence is not None:
             text += f"; {float(result.confidence[index]):.1%} of the calibration rows were at least as uncertain"
-        parts.append(text)
+        parts += [text, *([] if "novel" in reason else _explain_uncertainty(result, index))]
     if "novel" in reason:
         text = "The row is too unlike those that the model has learned from"
         if result.missed is not None and facts.novelty_threshold is not None:
@@ -75,6 +76,19 @@ def _explain_rejection(result: Assessment, facts: Facts, index: int) -> str | No
             text += f"; {float(result.novelty_p_value[index]):.1%} of the calibration rows were at least as novel"
         parts.append(text)
     return " ".join(f"{part}." for part in parts) or None
+
+
+def _explain_uncertainty(result: Assessment, index: int) -> list[str]:
+    """Say where the uncertainty comes from, if the scores tell."""
+    if result.novelty is not None:
+        if float(result.novelty[index]) > _NOVEL:
+            return ["The row is unlike those that the model has learned from"]
+        return ["Rows like this one had different targets, or were predicted badly"]
+    if result.direction_norm is None:
+        return []
+    if float(result.direction_norm[index]) < 1:
+        return ["Rows like this one had different targets, or there were hardly any to learn from"]
+    return ["The model extrapolates: the row is unlike those it has learned from"]
 
 
 def write_csv(result: Assessment, facts: Facts, keys: dict[str, list[Any]]) -> bytes:
