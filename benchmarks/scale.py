@@ -50,9 +50,10 @@ three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-wa
 whether all files of answers equal those of the local run, byte by byte, and *answers* counts their rows. *overhead* is
 the processor time of one process over that of a bare loop, in which pyarrow reads, the model's own `assess` or the
 backbone's `predict` answers, and pyarrow writes the same tables. Models by backbone have all frames; their speeds are
-rows per second of processor time. Peaks are of one process. Other work ran on the machine during these runs (load 3 to
-6 on two cores): seconds, and ratios of them, are those of a busy machine. Memory and overhead ran side by side, and
-backbones in an earlier trial."""
+rows per second of processor time. Peaks are of one process. This is not one run: the
+four runs of 20 million rows and *processes* are of an earlier state of the code than memory and overhead, which ran
+side by side, and backbones are of a trial with 400,000 rows. Other work ran on the machine (load 3 to 6 on two cores),
+so seconds, and ratios of them, are those of a busy machine."""
 
 
 def make_rows(n_rows: int, seed: int) -> pa.Table:
