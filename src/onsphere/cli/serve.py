@@ -10,7 +10,6 @@ import typer
 
 from onsphere.cli.console import print_json, print_message
 from onsphere.cli.options import CoverageOfFit
-from onsphere.errors import InvalidInputError
 
 __all__ = ["new_key", "serve"]
 
@@ -157,6 +156,7 @@ def new_key(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Make an API key for `onsphere serve`: the key for the client, the hash for the service."""
+    from onsphere.errors import InvalidInputError
     from onsphere.service import hash_key, make_key
     from onsphere.service.settings import read_keys
 
