@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -12,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from pyarrow import parquet
-from typer.testing import CliRunner
 
-from onsphere.cli import app
 from onsphere.errors import InvalidInputError
 from onsphere.scale import assess_dataset
-from tests.scale.conftest import make_rows, read_bytes
+from tests.scale.conftest import make_rows
 
 N_FILES = 4
 
@@ -68,50 +65,8 @@ def store(server, tmp_path, monkeypatch):
         place = source / f"year={2023 + number % 2}"
         place.mkdir(parents=True, exist_ok=True)
         parquet.write_table(make_rows(10_000 if number else 0, seed=number), place / f"{number}.parquet")
-    shutil.rmtree(bucket)
-    shutil.copytree(source, bucket / "in")
+    shutil.copytree(source, bucket / "in", dirs_exist_ok=True)
     return source, bucket, lambda path: f"s3://fab/{path}{ending}"
-
-
-def test_a_killed_run_in_an_object_store_goes_on_and_ends_like_an_undisturbed_one(store, model_path, tmp_path):
-    source, bucket, make_address = store
-    code = (
-        "import sys\nfrom onsphere.scale import assess_dataset\n"
-        "if __name__ == '__main__':\n    assess_dataset(*sys.argv[1:], n_workers=1)\n"
-    )
-    (tmp_path / "run.py").write_text(code)
-    places = make_address("in"), make_address("out")
-    process = subprocess.Popen([sys.executable, tmp_path / "run.py", model_path, *places], start_new_session=True)
-    records = bucket / "out/_onsphere/files"
-    while len(list(records.glob("*.json"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    written = {path: path.stat().st_mtime_ns for path in records.iterdir()}
-    assert len(written) < N_FILES
-    resumed = assess_dataset(model_path, *places, n_workers=1)
-    assert {path: path.stat().st_mtime_ns for path in written} == written  # not again
-    assert resumed == assess_dataset(model_path, places[0], make_address("calm"), n_workers=1)
-    assert read_bytes(bucket / "out") == read_bytes(bucket / "calm")
-    assert resumed == assess_dataset(model_path, source, tmp_path / "near", n_workers=1)
-    # Names depend on times, which this server gives in whole seconds.
-    far, near = (
-        sorted(path.read_bytes() for path in place.rglob("*.parquet")) for place in (bucket, tmp_path / "near")
-    )
-    assert [content for content in far if content in near] == sorted(2 * near)
-
-
-def test_the_command_reads_and_writes_an_object_store(store, model_path):
-    _, bucket, make_address = store
-    words = ["predict", str(model_path), make_address("in"), "--out", make_address("there"), "--workers", "1"]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    assert len(list((bucket / "there").rglob("*.parquet"))) == N_FILES
-    (bucket / "in/year=2024/1.parquet").unlink()
-    result = CliRunner().invoke(app, words)
-    assert result.stdout.startswith("3 files, 20,000 rows")
-    assert len(list((bucket / "there").rglob("*.parquet"))) == N_FILES - 1
 
 
 def test_an_address_without_rights_is_named_without_its_key(store, model_path, tmp_path):
