@@ -407,7 +407,7 @@ def test_a_model_that_does_not_come_back_is_noticed_and_others_are_answered(runn
     helpers.until(lambda: service.service.batcher.n_stuck == 1)
     ready = service.http.get("/readyz")
     assert ready.status_code == 503
-    assert "does not come back from 1 request" in ready.json()["threads"]
+    assert "hangs on 1 request" in ready.json()["threads"]
     helpers.until(lambda: service.assess(helpers.row).status_code == 200)
     go_on.set()
     helpers.until(lambda: service.http.get("/readyz").status_code == 200)

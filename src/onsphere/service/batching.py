@@ -97,7 +97,7 @@ class Batcher:
         pending.future = asyncio.get_running_loop().create_future()
         if pending.media_type == JSON and len(pending.body) <= _SMALL_BODY:
             if self.n_stuck >= _MAX_STUCK:
-                raise RequestError(503, "The model does not come back from earlier requests. Start the service again.")
+                raise RequestError(503, "The model hangs on earlier requests. Start the service again.")
             self._small.put(pending)
         else:
             if self._large.qsize() >= _MAX_LARGE:
