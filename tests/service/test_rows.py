@@ -45,7 +45,7 @@ def test_numbers_written_as_text_in_training_may_come_as_text(text_facts, helper
         b'{"rows": [["x", 1, true, null, null]]}',
         b'{"rows": [["inf", 1, true, null, null]]}',
         b'{"rows": [[1, 1, "maybe", null, null]]}',
-        b'{"rows": [[1, 1, null, "2024-01-31", null]]}',
+        b'{"rows": [[1, 1, null, "31-2024-01", null]]}',
     ],
 )
 def test_text_of_another_kind_is_rejected(text_facts, body):
