@@ -56,6 +56,7 @@ def test_links_lead_to_other_folders_but_not_in_circles(tmp_path):
     (tmp_path / "in/loop").symlink_to(tmp_path / "in")
     (tmp_path / "in/other").symlink_to(tmp_path / "other")
     (tmp_path / "other/back").symlink_to(tmp_path / "in")
+    (tmp_path / "in/gone.csv").symlink_to(tmp_path / "nowhere")  # leads to nothing, and is no file
     found = [file.path for file in Folder(tmp_path / "in").list_files()]
     assert found == ["a.parquet", "d.parquet/p.csv", "other/b.csv"]
 
