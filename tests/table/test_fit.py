@@ -834,3 +834,10 @@ def test_small_and_large_targets_are_called_what_they_are():
     titled = simple().set_axis(["Sales 2024", "column_2", "column_3"], axis=1)
     with pytest.raises(InvalidInputError, match="The header may be in a later line"):
         fit_table(titled, ["price"])
+
+
+def test_one_of_several_targets_that_never_varies_is_named():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(120, 2)), columns=["x", "first"]).assign(second=1.5)
+    with pytest.raises(InvalidInputError, match=r"Expected a target that varies\. Got second, with one value"):
+        fit_table(frame, ["first", "second"], task="regression")
