@@ -152,7 +152,7 @@ def test_the_bound_of_adaptive_levels_holds_against_an_adversary():
         for _ in range(n):
             p_value = tracker.level + rng.choice([-1e-9, 1e-9]) if rng.uniform() < 0.5 else rng.uniform()
             tracker, inside = tracker.take_in([np.clip(p_value, -0.3, 1.0)])
-            covered += inside
+            covered.extend(inside)
         misses = ~np.array(covered)
         for length in (100, 500, n):
             rolling = np.convolve(misses, np.ones(length) / length, "valid")
