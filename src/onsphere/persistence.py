@@ -437,8 +437,16 @@ def _convert_numpy(value: Any) -> Any:
 
 
 def _import_skops(what: str) -> Any:
+    """Import skops, without PyTorch: skops lists every estimator of scikit-learn, which would import it on the way."""
+    on_the_way = "sklearn.externals.array_api_compat.torch"
+    is_blocked = on_the_way not in sys.modules
+    if is_blocked:
+        sys.modules[on_the_way] = None  # type: ignore[reportArgumentType]
     try:
         import skops.io
     except ImportError:
         raise missing_extra_error(what, "skops", "cli") from None
+    finally:
+        if is_blocked:
+            del sys.modules[on_the_way]
     return skops.io

@@ -86,7 +86,8 @@ def fitted(tmp_path_factory):
     table.to_csv(folder / "prices.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        run("fit", "prices.csv", "-t", "price", "--backbone", "kernel", "--save", "m.onsphere", "--report", "r.html")
+        options = ("--backbone", "kernel", "--domain", "none", "--save", "m.onsphere", "--report", "r.html")
+        run("fit", "prices.csv", "-t", "price", *options)
     return folder
 
 
@@ -103,9 +104,9 @@ def test_the_commands_of_a_report_run_as_they_are(fitted, monkeypatch):
     monkeypatch.chdir(fitted)
     commands = list_commands(fitted / "r.html")
     given = "onsphere fit prices.csv --target price --backbone kernel --save m-{}.onsphere --report r-{}.html"
-    (domain,) = [command for command in commands if "--domain" in command]
+    (domain,) = [command for command in commands if "--domain positive" in command]
     assert domain == f"{given.format('domain', 'domain')} --domain positive"
-    assert f"{given.format('time', 'time')} --time day" in commands
+    assert f"{given.format('time', 'time')} --domain none --time day" in commands
     # Each try leaves the model and the report that it is to be compared with.
     outputs = [word for command in commands for word in shlex.split(command) if word.endswith((".onsphere", ".html"))]
     assert "r.html" not in outputs

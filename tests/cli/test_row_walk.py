@@ -28,7 +28,7 @@ def list_entered_files(work):
     return list(entered)
 
 
-def test_a_row_passes_through_at_most_fifteen_files(tmp_path, house_model, houses, monkeypatch, capfd):
+def test_a_row_passes_through_at_most_sixteen_files(tmp_path, house_model, houses, monkeypatch, capfd):
     model, data = house_model / "model.onsphere", tmp_path / "one.csv"
     houses(1, 1).to_csv(data, index=False)
     loaded = model_file.load_table_model(model)
@@ -37,9 +37,10 @@ def test_a_row_passes_through_at_most_fifteen_files(tmp_path, house_model, house
     predict(model, str(data))  # imports what is imported late
     files = list_entered_files(lambda: predict(model, str(data)))
     walk = [str(file) for file in files if file.parts[0] not in ASIDE]
-    # Twelve from the command to the calibration, and three for the frames; their formulas are in kernel and scores.
-    assert len(walk) <= 15, walk
-    assert len(files) <= 20, files
+    # Twelve from the command to the calibration, three for the frames, whose formulas are in kernel and scores, and the
+    # distribution, which keeps prices above 0.
+    assert len(walk) <= 16, walk
+    assert len(files) <= 22, files
     assert {f"models/{name}.py" for name in ("frames", "noise", "novelty")} <= set(walk)
     assert "table/cells.py" in walk
     assert capfd.readouterr().out.count("\n") == 4

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from onsphere._internal.validation import check_choice, check_share
 from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Tolerance
 from onsphere.errors import InvalidInputError
-from onsphere.table import Column, TableFit
+from onsphere.table import Column
 from onsphere.table.files import SUFFIXES
 from onsphere.table.local_files import COPIED
 from onsphere.table.prepare import TASKS, choose_columns
@@ -28,7 +26,6 @@ __all__ = [
     "format_rule",
     "join_kinds",
     "name_options",
-    "note_bounds_below_zero",
     "read_numbers",
 ]
 
@@ -165,20 +162,6 @@ def find_columns(
     named = [name for name in targets if name in frame.columns]
     known = {name: kind for name, kind in (kinds or {}).items() if name in frame.columns}
     return choose_columns(frame, named, keys=keys, ignore=ignore, kinds=known)
-
-
-def note_bounds_below_zero(found: TableFit) -> list[str]:
-    """Return a note if intervals reach below 0 where no target does: a domain would keep them above."""
-    if found.task == "classification" or found.y_test.min() < 0:
-        return []
-    lower = found.measured_model.predict_interval(found.X_test, coverage=found.coverage)[..., 0]
-    share = float(np.mean(lower < 0))
-    if share == 0:
-        return []
-    return [
-        f"{share:.1%} of the intervals reach below 0, which no target of these rows does; with --domain auto, what the "
-        "target can be is found, and intervals stay inside"
-    ]
 
 
 def check_no_table(path: Path, example: str) -> None:

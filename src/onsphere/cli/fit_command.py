@@ -30,6 +30,7 @@ from onsphere.cli.options import (
 __all__ = ["fit"]
 
 _FEWEST_REPORTED = 10  # rows that the model has not seen
+_FEW_ROWS = 5_000
 
 
 def fit(
@@ -90,9 +91,9 @@ def fit(
     domain: Annotated[
         str,
         typer.Option(
-            help="What the target can be: none (any number), auto (found, and said), positive, count, or LOW,HIGH."
+            help="What the target can be: auto (found, and said), none (any number), positive, count, or LOW,HIGH."
         ),
-    ] = "none",
+    ] = "auto",
     key: Annotated[list[str] | None, typer.Option(help="A column that names rows; repeat it for several.")] = None,
     ignore: Ignore = None,
     number: Annotated[list[str] | None, typer.Option(help="A column to read as numbers; repeat it.")] = None,
@@ -121,6 +122,8 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a model with an uncertainty on a table, calibrate it, set a threshold, and say how good it is."""
+    from threadpoolctl import threadpool_limits
+
     from onsphere._internal.atomic_files import check_writable
     from onsphere._internal.validation import check_choice
     from onsphere.cli import choices
@@ -163,7 +166,9 @@ def fit(
                 frame, target, keys=[*(key or ()), *([time] if time else [])], ignore=ignore or (), kinds=kinds
             )
             other_rows = read_table(test, columns=known, delimiter=delimiter)
-        with choices.name_options(rule, novelty):
+        # On few rows, threads that wait for each other take longer than one alone.
+        n_threads = 1 if len(frame) < _FEW_ROWS else None
+        with choices.name_options(rule, novelty), threadpool_limits(n_threads):
             found = fit_table(
                 frame,
                 target,
@@ -186,8 +191,6 @@ def fit(
                 on_progress=progress,
             )
         notes = [name_flags(note.replace(str(rule), choices.format_rule(rule))) for note in found.notes]
-        if domain == "none":
-            notes += choices.note_bounds_below_zero(found)
         found = replace(found, why=name_flags(found.why), notes=notes)
         share_seen = 0.0
         if test is not None:

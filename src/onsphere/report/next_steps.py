@@ -179,7 +179,9 @@ def _enlarge_group(groups: list[dict[str, Any]], findings: Findings) -> _Idea | 
 
 def _use_domain(rows: MeasuredRows, model: Any) -> _Idea | None:
     """Advise a domain where the target is never negative, and intervals reach below 0 or values are skewed."""
-    if rows.is_class or not isinstance(model, HCMRegressor) or model.domain_ is not None or rows.target.min() < 0:
+    if rows.is_class or not isinstance(model, HCMRegressor) or rows.target.min() < 0:
+        return None
+    if model.domain_ is not None and model.domain_.low > -np.inf:
         return None
     share = float(np.mean(rows.intervals[1] < 0))
     if share == 0 and not rows.is_skewed.any():

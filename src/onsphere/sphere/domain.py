@@ -65,6 +65,11 @@ class Domain:
     share_zero: float = 0.0
     reason: str = ""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are numbers that the target cannot have."""
+        return self.is_whole or self.low > -math.inf or self.high < math.inf
+
     def to_scale(self, target: Floats) -> Floats:
         """Return targets on the scale on which they are learned; −∞ for a 0 that has no logarithm."""
         if self.scale == "linear":

@@ -16,7 +16,6 @@ from onsphere.decision import AcceptShare, MaxErrorRate, Novelty, Rule
 from onsphere.drift import make_reference
 from onsphere.errors import InvalidInputError, OnsphereWarning
 from onsphere.evaluation import evaluate
-from onsphere.models import HCMRegressor
 from onsphere.models.choice import can_choose, count_columns, find_fast_candidate
 from onsphere.persistence import list_frames
 from onsphere.sphere.domain import find_domain
@@ -115,7 +114,7 @@ def fit_table(
     novelty: Novelty | None = None,
     groups: str | None = None,
     time: str | None = None,
-    domain: str | tuple[float | None, float | None] | None = None,
+    domain: str | tuple[float | None, float | None] | None = "auto",
     keys: Sequence[str] = (),
     ignore: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
@@ -154,8 +153,8 @@ def fit_table(
         classes, "class"; see `CalibratedModel.calibrate`.
     time : str, optional
         The column of numbers or dates that orders the rows; it is not learned from.
-    domain : None, "auto", "positive", "count" or (low, high), default None
-        The numbers that the target can have; see `HCMRegressor`. What "auto" finds is among the notes.
+    domain : "auto", None, "positive", "count" or (low, high), default "auto"
+        The numbers that the target can have; see `HCMRegressor`. What "auto" finds is among the notes. None: any.
     keys, ignore : sequence of str
         Columns that name rows, and columns not to learn from, in addition to those that are found.
     kinds : mapping of str to str, optional
@@ -275,8 +274,9 @@ def fit_table(
             "the model was fitted again on all rows; its figures are those of one that had not seen the test rows"
         )
     notes += _note_small_groups(model.calibration_.groups)
-    if isinstance(model, HCMRegressor) and model.domain_ is not None:
-        notes.append(model.domain_.reason)
+    found_domain = getattr(model, "domain_", None)
+    if found_domain is not None and (found_domain.is_limited or y_rest.min() >= 0):
+        notes.append(found_domain.reason)
     if not is_split:
         notes.append(
             f"with {len(y_rest):,} rows the model learns from all of them and is calibrated by cross-validation, which "
