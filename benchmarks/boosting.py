@@ -143,9 +143,9 @@ def report_timing():
     record(
         "boosting_time",
         about=f"Processor time of fits on {N_TIMED:,} rows of 20 features, one thread, medians of {N_REPEATED} in "
-        "turn: plain boosting, HCMRegressor over it (the mean in one fit, a second fit on half of the rows, error and input frames), and what "
-        "HCMRegressor adds to a model that is fitted already. The frames cost about the same whatever the booster, so "
-        "they weigh most beside the 100 trees that are the libraries' default.",
+        "turn: plain boosting, HCMRegressor over it (the mean in one fit, a second fit on half of the rows, error and "
+        "input frames), and what HCMRegressor adds to a model that is fitted already. The frames cost about the same "
+        "whatever the booster, so they weigh most beside the 100 trees that are the libraries' default.",
         rows=rows,
         **goals,
         largest_addition_to_a_fitted_model_in_seconds=judge(further, 5),
