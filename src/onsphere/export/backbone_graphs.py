@@ -34,6 +34,7 @@ from onsphere.export.graph_arrays import ROWS, GraphArray, concat
 from onsphere.export.graph_builder import OPSET, import_extra, open_session
 from onsphere.export.tree_graphs import average_forest, sum_boosted_trees
 from onsphere.models.fitted import FittedModel, OnnxModel
+from onsphere.models.relevance import RelevanceScaler
 
 __all__ = ["compute_amplification", "convert_steps", "has_trees", "list_steps", "uses_float32"]
 
@@ -109,6 +110,8 @@ def _convert_step(step: Any, x: GraphArray) -> GraphArray:
             return sum_booster(x, step)
         case SimpleImputer():
             return _convert_imputer(step, x)
+        case RelevanceScaler():
+            return (x - step.mean_) / step.scale_
         case Nystroem():
             return _convert_kernel(step, x)
         case _ if _is_network(step):

@@ -76,9 +76,11 @@ def _make_boosting(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
 
 def _make_network(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
     from sklearn.neural_network import MLPRegressor
+    from sklearn.preprocessing import StandardScaler
 
     return [
-        *_fill_and_scale(),
+        *_fill(),
+        ("scale", StandardScaler()),
         ("network", MLPRegressor(hidden_layer_sizes=(128, 64), early_stopping=True, max_iter=400)),
     ]
 
@@ -87,23 +89,24 @@ def _make_kernel(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import RidgeCV
 
+    from onsphere.models.relevance import RelevanceScaler
+
     return [
-        *_fill_and_scale(),
-        ("kernel", Nystroem(n_components=_N_LANDMARKS)),
+        *_fill(),
+        ("scale", RelevanceScaler()),
+        ("kernel", Nystroem(n_components=_N_LANDMARKS, gamma=0.5)),
         ("ridge", RidgeCV(np.logspace(-6, 2, 9))),
     ]
 
 
-def _fill_and_scale() -> list[tuple[str, Any]]:
+def _fill() -> list[tuple[str, Any]]:
     from sklearn.feature_selection import VarianceThreshold
     from sklearn.impute import SimpleImputer
-    from sklearn.preprocessing import StandardScaler
 
     return [
         ("fill", SimpleImputer(strategy="median", keep_empty_features=True)),
         # A column that never varied, such as that of unseen categories, would be weighed at random.
         ("vary", VarianceThreshold()),
-        ("scale", StandardScaler()),
     ]
 
 
