@@ -9,6 +9,8 @@ import signal
 import socket
 import sqlite3
 import threading
+import time
+from contextlib import closing
 
 import httpx
 import numpy as np
@@ -136,6 +138,20 @@ def test_a_locked_sqlite_file_does_not_stop_answers(running, helpers):
     other.close()
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
     assert service.http.get("/readyz").status_code == 200
+
+
+def test_a_silent_store_costs_single_rows_one_short_wait(running, helpers):
+    service = running(store_timeout=Settings("m").store_timeout)
+    helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
+    with closing(sqlite3.connect(f"{service.service.settings.model}.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        started, seconds = time.monotonic(), []
+        while time.monotonic() < started + 7.0:  # longer than a connection has
+            before = time.monotonic()
+            assert service.assess(helpers.row).json()["recorded"] is False
+            seconds.append(time.monotonic() - before)
+    assert sum(each > 0.2 for each in seconds) <= 1 + len(seconds) / 100
+    assert max(seconds) < 2.0  # on a busy machine
 
 
 def test_a_full_disk_does_not_stop_answers(running, helpers):

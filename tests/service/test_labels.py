@@ -10,7 +10,8 @@ import pytest
 from onsphere import HCMRegressor, export_onnx, load
 from onsphere.service import labels as labels_module
 from onsphere.service.engine import load_engine
-from onsphere.service.labels import summarize_labels
+from onsphere.service.labels import Label, name_key, summarize_labels
+from onsphere.service.store import Store
 
 FEATURES = ["size", "rooms", "shop", "new", "day"]
 
@@ -64,6 +65,31 @@ def test_intervals_follow_labels_as_offline_and_after_a_restart(url, running, mo
     assert "onsphere_labels_total 125.0" in metrics
     assert f"onsphere_rolling_coverage {np.mean(covered)}" in metrics
     assert "onsphere_rolling_error" in metrics
+
+
+def test_labels_are_compared_a_hundred_at_a_time_and_taken_at_once(running, models, helpers, monkeypatch):
+    frame, probe = helpers.table(130, seed=5), make_rows(helpers.table(3, seed=6))
+    service, alone = running(), load(models["table"])
+    parts, plain = [], Store.match_labels
+    monkeypatch.setattr(
+        Store, "match_labels", lambda store, labels: (parts.append(len(labels)), plain(store, labels))[1]
+    )
+    _, truth = assess_and_label(service, frame, np.random.default_rng(0).normal(size=130))
+    assert parts == [100, 30]
+    alone.update(frame[FEATURES], truth)
+    expected = alone.assess(helpers.table(3, seed=6)[FEATURES], coverage=0.9)
+    found = service.assess(*probe).json()["rows"]
+    assert [row["upper"] for row in found] == pytest.approx(expected.upper, rel=1e-9)  # rounding of the kernel
+
+
+def test_two_workers_do_not_take_one_label_twice(url, facts, open_store, helpers):
+    stores, label = [open_store(url), open_store(url)], Label("a", name_key("a"), [1.5])
+    stores[0].write([helpers.record(facts, 0.1, answers=[(label.name, 0.9, "[[1.0], [0.5], [2.0]]", "{}")])])
+    matched = [store.match_labels([label]) for store in stores]
+    first, second = (store.write_labels(found, "r") for store, found in zip(stores, matched, strict=True))
+    assert first == {"taken": [facts.sha256], "unknown": [], "labelled_already": []}
+    assert second == {"taken": [], "unknown": [], "labelled_already": ["a"]}
+    assert len(stores[0].read_labels(facts.sha256, 0)) == 1
 
 
 def rng_errors(seed):

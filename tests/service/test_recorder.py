@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
 from onsphere.service.recorder import Recorder
@@ -14,8 +15,8 @@ def start(open_store):
     """Start a recorder on a store; it is stopped after the test."""
     started = []
 
-    def start(url, *, seconds=2.0, before=lambda recorder: None):
-        recorder = Recorder(open_store(url, keep=1000), seconds=seconds)
+    def start(url, *, seconds=2.0, limit=20.0, before=lambda recorder: None):
+        recorder = Recorder(open_store(url, keep=1000), seconds=seconds, limit=limit)
         before(recorder)
         started.append(recorder)
         recorder.start()
@@ -23,7 +24,7 @@ def start(open_store):
 
     yield start
     for recorder in started:
-        recorder.stop(20)
+        recorder.stop()
 
 
 def write(recorder, *records):
@@ -55,7 +56,7 @@ def test_records_handed_over_before_the_stop_are_written(tmp_path, facts, helper
     recorder = start(url)
     for _ in range(5):
         recorder.record([helpers.record(facts, 0.1)], results.extend)
-    recorder.stop(20)
+    recorder.stop()
     assert results == [True] * 5
     assert helpers.query(url, "SELECT COUNT(*) FROM onsphere_assessments") == [(5,)]
 
@@ -73,13 +74,13 @@ def test_a_store_that_is_down_is_tried_again(tmp_path, facts, helpers, start):
 
 
 def test_records_beyond_the_queue_fail(tmp_path, facts, open_store, helpers):
-    recorder = Recorder(open_store(f"sqlite:///{tmp_path / 's.sqlite'}"), seconds=2.0)
+    recorder = Recorder(open_store(f"sqlite:///{tmp_path / 's.sqlite'}"), seconds=2.0, limit=0.01)
     recorder.trouble = None  # the thread is not started, so that nothing is taken out
     for _ in range(2_000):
         recorder.record([helpers.record(facts, 0.1)], lambda results: None)
     assert write(recorder, helpers.record(facts, 0.1)) == [False]
     recorder._thread.join = lambda seconds: None
-    recorder.stop(0.01)  # there is no room for the end either
+    recorder.stop()  # there is no room for the end either
 
 
 def test_tables_with_unknown_content_are_reported(tmp_path, facts, open_store, helpers, start):
@@ -120,14 +121,42 @@ def test_a_store_that_does_not_come_back_is_given_up(tmp_path, facts, helpers, s
 
 
 def test_the_end_is_not_lost_while_a_store_does_not_come_back(tmp_path, facts, helpers, start):
-    recorder, go_on = start(f"sqlite:///{tmp_path / 's.sqlite'}", seconds=0.3), threading.Event()
+    recorder, go_on = start(f"sqlite:///{tmp_path / 's.sqlite'}", seconds=0.3, limit=0.1), threading.Event()
     recorder._store.check = lambda: go_on.wait(20)
     helpers.until(lambda: recorder._working is not None)
-    recorder.stop(0.1)
+    recorder.stop()
     helpers.until(lambda: (recorder.check_time(), recorder.trouble)[1] is not None)
     go_on.set()
     recorder._thread.join(20)
     assert not recorder._thread.is_alive()
+
+
+def test_rows_have_their_turn_while_the_monitor_catches_up(tmp_path, facts, helpers, start):
+    recorder, order = start(f"sqlite:///{tmp_path / 's.sqlite'}"), []
+    store, plain = recorder._store, recorder._store.catch_up
+
+    def catch_up(facts):
+        if len(order) == 1:
+            recorder.record([helpers.record(facts, 0.1)], lambda results: order.append("row"))
+        order.append("slice")
+        return plain(facts)
+
+    store.catch_up = catch_up
+    assert write(recorder, helpers.record(facts, np.full(4_500, 0.1))) == [True]
+    helpers.until(lambda: store.behind is None and "row" in order)
+    assert order == ["slice", "slice", "row", "slice", "slice", "slice"]
+    assert recorder.do(lambda store: store.read_live(facts)["drift"]["rows_seen"]).result() == 4_501
+
+
+def test_a_task_has_longer_than_an_answer_waits(tmp_path, facts, helpers, start):
+    recorder, go_on = start(f"sqlite:///{tmp_path / 's.sqlite'}", seconds=0.05), threading.Event()
+    task = recorder.do(lambda store: go_on.wait(20))
+    helpers.until(lambda: (recorder.check_time(), recorder.trouble)[1] is not None)
+    assert write(recorder, helpers.record(facts, 0.1)) == [False]  # at once
+    assert not task.done()
+    go_on.set()
+    assert task.result(20) is True
+    helpers.until(lambda: recorder.trouble is None)
 
 
 def test_an_answer_waits_a_limited_time_for_its_record(running, helpers, monkeypatch):

@@ -32,6 +32,45 @@ def test_two_workers_raise_the_alarm_that_one_monitor_would(url, facts, monkeypa
         worker.close()
 
 
+def test_a_large_request_is_watched_in_slices_with_the_same_result(url, facts, monkeypatch, open_store, helpers):
+    monkeypatch.setattr(monitor_state, "_ROWS_OF_SLICE", 40)
+    rng = np.random.default_rng(0)
+    sizes = [0, 3, 100, 40, 0, 37, 200]
+    scores = [rng.choice(facts.calibration, size) for size in sizes]
+    missed = [rng.choice(facts.missed, size) + (0.3 if step == 6 else 0.0) for step, size in enumerate(sizes)]
+    first, second = open_store(url), open_store(url)
+    first.catch_up(facts)
+    for step, (values, novel) in enumerate(zip(scores, missed, strict=True)):
+        given = helpers.record(facts, values, str(step), at=1e9 + step)
+        first.write([replace(given, missed=novel)])
+    alone = DriftMonitor(Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed))
+    after = np.append(
+        alone.log_capital, alone.update(np.concatenate(scores), missed=np.concatenate(missed)).log_capital
+    )
+    seen = []
+    while not first.catch_up(facts):
+        seen.append(first._monitors._current.monitor.n_seen)
+    assert seen == [40, 80, 120, 160, 200, 240, 280, 320, 360]
+    for store in (first, second):
+        while not store.catch_up(facts):
+            pass
+        live = store.read_live(facts)
+        assert live["drift"]["log_capital"] == alone.log_capital
+        assert (live["drift"]["alarmed_at"], live["drift"]["alarm_time"]) == (alone.alarmed_at, 1e9 + 6)
+        assert [point["log_capital"] for point in live["points"]] == after[np.cumsum(sizes)].tolist()
+
+
+def test_a_reset_in_the_middle_of_a_request_forgets_all_of_it(url, facts, monkeypatch, open_store, helpers):
+    monkeypatch.setattr(monitor_state, "_ROWS_OF_SLICE", 40)
+    store = open_store(url)
+    store.write([helpers.record(facts, np.full(100, 0.1))])
+    assert not store.catch_up(facts)
+    store.reset(facts)
+    assert store.behind is None
+    store.write([helpers.record(facts, [0.1, 0.2])])
+    assert store.read_live(facts)["drift"]["rows_seen"] == 2
+
+
 def test_the_monitor_of_a_model_without_an_input_frame_watches_its_uncertainty(url, facts, open_store, helpers):
     store, plain = open_store(url), replace(facts, missed=None, sha256="plain")
     store.write([helpers.record(plain, [9.0] * 50)])
@@ -63,6 +102,7 @@ def test_the_log_is_bounded(url, facts, monkeypatch, open_store, helpers):
     store = open_store(url, keep=10)
     for step in range(40):
         store.write([helpers.record(facts, 0.1, str(step))])
+        store.catch_up(store.behind)
     requests = [int(name) for (name,) in helpers.query(url, "SELECT request FROM onsphere_assessments ORDER BY id")]
     assert requests[-10:] == list(range(30, 40))
     assert len(requests) <= 10 + 5

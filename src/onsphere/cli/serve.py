@@ -87,7 +87,7 @@ def serve(
         float | None,
         typer.Option(
             help="Seconds for the database; then rows are answered without it.",
-            show_default="5",
+            show_default="0.25",
             rich_help_panel=_LIMITS,
         ),
     ] = None,

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -30,7 +30,7 @@ from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.batching import Batcher, PendingRequest
 from onsphere.service.child import ServedModel
 from onsphere.service.engine import Engine, Facts, ModelEngine
-from onsphere.service.labels import explain_no_update, read_labels, update_model
+from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labels, update_model
 from onsphere.service.limits import Gate
 from onsphere.service.metrics import Metrics, start_tracing
 from onsphere.service.recorder import Recorder
@@ -45,7 +45,8 @@ _PAGE = Path(__file__).parent / "page"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
 _LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
 _LABELS_SECONDS = 1.0  # between looks at labels that other workers took
-_TICK = 0.25  # seconds between looks at threads and clocks
+_TICK = 0.05  # seconds between looks at threads and clocks
+_STORE_SECONDS = 5.0  # of silence after which a connection to the store is given up
 _NAME = re.compile(rb"[!-~]{1,200}")
 _Named = Header(pattern="^[!-~]{1,200}$", description="Names the request; sent again, it is not counted again.")
 
@@ -57,9 +58,11 @@ class Service:
         self.settings = settings
         self.keys = read_keys(settings.api_keys, settings.keys_file)
         self.served = served or ServedModel(settings)
-        database = open_database(settings.store_url, seconds=settings.store_timeout)
+        limit = max(_STORE_SECONDS, settings.store_timeout)
+        database = open_database(settings.store_url, seconds=limit)
         kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
-        self.recorder = Recorder(Store(database, alpha=settings.alpha, **kept), seconds=settings.store_timeout)
+        store = Store(database, alpha=settings.alpha, **kept)
+        self.recorder = Recorder(store, seconds=settings.store_timeout, limit=limit)
         self.batcher = Batcher(settings, self.recorder)
         self.metrics = Metrics()
         self._n_working = 0
@@ -70,11 +73,11 @@ class Service:
     async def run(self, app: FastAPI) -> AsyncGenerator[None]:
         """Start and stop the threads, and reload the model when its file changes or SIGHUP comes."""
         loop, settings = asyncio.get_running_loop(), self.settings
+        clocks = asyncio.create_task(_repeat(_TICK, self._check_clocks))
         self.batcher.start()
         await asyncio.to_thread(self.recorder.start)
         await asyncio.to_thread(self._follow_labels)
         self.metrics.loaded.set(self.served.loaded_at)
-        clocks = asyncio.create_task(_repeat(_TICK, self._check_clocks))
         tasks = [asyncio.create_task(_repeat(_LABELS_SECONDS, asyncio.to_thread, self._follow_labels))]
         if settings.watch:
             tasks.append(asyncio.create_task(_repeat(settings.watch, asyncio.to_thread, self._reload_if_changed)))
@@ -89,7 +92,7 @@ class Service:
             self.batcher.stop()
             for task in tasks:
                 task.cancel()
-            await asyncio.to_thread(self.recorder.stop, 2 * settings.store_timeout)
+            await asyncio.to_thread(self.recorder.stop)
             clocks.cancel()
             await asyncio.gather(clocks, *tasks, return_exceptions=True)
             self.served.live.child.close()
@@ -107,7 +110,7 @@ class Service:
             sha256, last = engine.facts.sha256, engine.last_label
             with suppress(Exception):  # the recorder says what it is
                 found = self.recorder.do(lambda store: store.read_labels(sha256, last))
-                update_model(engine, found.result(2 * self.settings.store_timeout))
+                update_model(engine, found.result())
 
     def reload(self) -> bool:
         """Load the model's file again, and return whether another model answers now."""
@@ -185,8 +188,12 @@ class Service:
         body, engine = await request.body(), self.served.live.engine
         labels = await asyncio.to_thread(read_labels, body, engine, max_rows=self.settings.max_rows)
         number = f"{request.scope['state']['request']} {uuid.uuid4().hex}"  # a client may give each the same name
+        matched: list[Any] = []
         async with self._labels_lock:  # so that single rows wait for those of one request at most
-            found = await self.use_store(lambda store: store.write_labels(labels, number))
+            for start in range(0, len(labels), LABELS_AT_ONCE):
+                part = labels[start : start + LABELS_AT_ONCE]
+                matched += await self.use_store(partial(Store.match_labels, labels=part))
+            found = await self.use_store(lambda store: store.write_labels(matched, number))
         taken = found.pop("taken")
         if not taken:
             raise RequestError(
@@ -220,6 +227,8 @@ class Service:
         facts, reason = self.served.facts, None
         found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None, "labels": None}
         try:
+            while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
+                pass  # single rows have their turn after each slice
             found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_live(facts)))
         except Exception as error:
             reason = str(error)

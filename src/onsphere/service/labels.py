@@ -25,7 +25,8 @@ from onsphere.table.cells import LARGEST, Problem, show_value
 
 logger = logging.getLogger("onsphere.service")
 
-MAX_KEYS = 1_000  # of one request, rows or labels: while they are joined, the answers of others wait for the store
+MAX_KEYS = 1_000  # of one request, rows or labels
+LABELS_AT_ONCE = 100  # that are compared with answers while the answers of others wait for the store
 ROLLING = 500  # labels that a rolling coverage is the share of
 _FEWEST = 20  # labels before the first share that is shown
 _POINTS = 200  # of the rolling coverage on the page

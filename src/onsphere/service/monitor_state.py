@@ -1,9 +1,9 @@
 """Keep one drift monitor for all workers.
 
 The monitor depends only on the scores, in the order in which they were written. So a request only writes its scores;
-a worker catches up with them when the page asks and after some hundred rows. From time to time it writes the monitor,
-with the number of the last request that it has seen, for others to go on from. All come to the same alarm at the same
-row.
+a worker catches up with them when the page asks and after some hundred rows, in slices, between which answers are
+written. From time to time it writes the monitor, with the number of the last request that it has seen, for others to go
+on from. All come to the same alarm at the same row.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from onsphere.service.engine import Facts
 
 _ROWS_BETWEEN = 5_000  # before the monitor is written again
 _ROWS_UNSEEN = 500  # before a worker catches up
+_ROWS_OF_SLICE = 1_000  # for which answers wait to be written
 _POINTS = 300  # requests of which the page draws the evidence
 
 metadata = sql.MetaData()
@@ -75,9 +76,8 @@ _SINCE = (
     sql.select(assessments.c.id, assessments.c.at, assessments.c.scores)
     .where(_is_own, assessments.c.id > sql.bindparam("after"))
     .order_by(assessments.c.id)
+    .execution_options(yield_per=50)
 )
-
-
 _SET_CAPITAL = sql.update(assessments).where(assessments.c.id == sql.bindparam("number"))
 
 
@@ -96,6 +96,34 @@ class SharedMonitor:
     position: int  # of the last request that it has seen
     alarm_time: float | None = None
     n_since: int = 0  # rows since it was written
+    n_ahead: int = 0  # rows that it has seen of the request after `position`
+
+    def read_slice(self, connection: sql.Connection, last: int, n_scores: int) -> None:
+        """Take the next rows of the requests until the last."""
+        parts: list[Any] = []
+        times: list[float] = []
+        numbers: list[int] = []
+        n_left, position = _ROWS_OF_SLICE, last
+        with connection.execute(_SINCE, {"own": self.name, "after": self.position}) as unseen:
+            for number, at, stored in unseen:
+                scores = np.frombuffer(stored, dtype="<f8").reshape(n_scores, -1)
+                part = scores[:, self.n_ahead : self.n_ahead + n_left]
+                parts.append(part)
+                times.append(at)
+                n_left -= part.shape[1]
+                self.n_ahead += part.shape[1]
+                if self.n_ahead == scores.shape[1]:
+                    numbers.append(number)
+                    self.n_ahead = 0
+                if not n_left:
+                    position = max([self.position, *numbers])
+                    break
+        if parts:
+            capital = zip(numbers, self.update(parts, times), strict=False)
+            shown = [{"number": number, "log_capital": value} for number, value in capital][-_POINTS:]
+            if shown:
+                connection.execute(_SET_CAPITAL.values(log_capital=sql.bindparam("log_capital")), shown)
+        self.position = position
 
     def update(self, parts: list[Any], times: list[float]) -> list[float]:
         """Update the monitor with scores, (1, n) or (2, n), and return the logarithm of its capital after each part."""
@@ -110,7 +138,7 @@ class SharedMonitor:
 
     def write(self, connection: sql.Connection, *, is_due: bool = False) -> None:
         """Write all that other workers need to go on from here, if it is due or was written long ago."""
-        if not is_due and self.n_since < _ROWS_BETWEEN:
+        if self.n_ahead or (not is_due and self.n_since < _ROWS_BETWEEN):
             return
         monitor = self.monitor
         current: dict[str, Any] = {
@@ -139,18 +167,25 @@ class SharedMonitor:
 
 
 class MonitorShelf:
-    """The monitor of the model that answers, updated with what other workers have written since."""
+    """The monitor of the model that answers, updated with what other workers have written since.
+
+    `behind` has the facts of the model whose monitor has rows to catch up with, so many that it should be done now.
+    """
 
     def __init__(self, alpha: float) -> None:
-        self._alpha, self._current, self._n_unseen = alpha, None, 0
+        self._alpha, self._n_unseen = alpha, 0
+        self.behind: Facts | None = None
+        self.forget()
 
     def forget(self) -> None:
         """Forget what was read; the next look reads it again."""
         self._current: SharedMonitor | None = None
 
     def catch_up(self, connection: sql.Connection, facts: Facts) -> SharedMonitor | None:
-        """Return the monitor of a model; None if there are no calibration scores to compare with."""
+        """Read a slice and return the monitor of a model; None if there are no calibration scores to compare with."""
+        self._n_unseen = 0
         if facts.calibration is None:
+            self.behind = None
             return None
         name, shared = name_monitor(facts, self._alpha), self._current
         found = connection.execute(_FIND, {"own": name}).first()
@@ -164,17 +199,9 @@ class MonitorShelf:
             state, alarm_time = connection.execute(columns).one()
             shared = SharedMonitor(name, DriftMonitor.from_state(json.loads(state)), generation, position, alarm_time)
         if last is not None and last > shared.position:
-            unseen = connection.execute(_SINCE, {"own": name, "after": shared.position}).all()
-            if unseen:
-                numbers, times, scores = map(list, zip(*unseen, strict=True))
-                n_scores = 1 if facts.missed is None else 2
-                parts = [np.frombuffer(each, dtype="<f8").reshape(n_scores, -1) for each in scores]
-                capital = zip(numbers, shared.update(parts, times), strict=True)
-                shown = [{"number": number, "log_capital": value} for number, value in capital][-_POINTS:]
-                connection.execute(_SET_CAPITAL.values(log_capital=sql.bindparam("log_capital")), shown)
-            shared.position = last
+            shared.read_slice(connection, last, 1 if facts.missed is None else 2)
             shared.write(connection)
-        self._current = shared
+        self._current, self.behind = shared, facts if shared.position < (last or 0) else None
         return shared
 
     def prepare(self, connection: sql.Connection, records: Sequence[Any]) -> None:
@@ -183,19 +210,20 @@ class MonitorShelf:
             if self._current is None or self._current.name != name_monitor(facts, self._alpha):
                 self.catch_up(connection, facts)
 
-    def watch(self, connection: sql.Connection, records: Sequence[Any]) -> None:
-        """Catch up, if many rows were written since the last time."""
+    def count(self, records: Sequence[Any]) -> None:
+        """Count rows that were written, which the monitor has not seen."""
         self._n_unseen += sum(len(record.uncertainty) for record in records)
         if records and self._n_unseen >= min(_ROWS_UNSEEN, _ROWS_BETWEEN):
-            self.catch_up(connection, records[-1].facts)
-            self._n_unseen = 0
+            self.behind = records[-1].facts
 
     def reset(self, connection: sql.Connection, facts: Facts) -> None:
         """Start the monitor of a model again."""
         shared = self.catch_up(connection, facts)
         if shared is not None:
             shared.monitor.reset()
-            shared.generation, shared.alarm_time = shared.generation + 1, None
+            shared.generation, shared.alarm_time, shared.n_ahead = shared.generation + 1, None, 0
+            shared.position = connection.execute(_last).scalar() or 0
             shared.write(connection, is_due=True)
             # The page must not draw evidence from before the reset as if it came after.
             connection.execute(sql.update(assessments).where(_is_own).values(log_capital=None), {"own": shared.name})
+            self.behind = None

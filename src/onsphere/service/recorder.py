@@ -1,7 +1,7 @@
 """Write records in one thread, where requests that wait at the same time share a transaction.
 
-An answer waits until its record is on the disk. While the database is down or does not answer in time, answers go out
-without a record, and say so; the thread keeps trying, and later requests are recorded again.
+An answer waits until its record is on the disk, but not for long: once the database is down or silent, answers go out
+at once without a record, and say so. The thread keeps trying, and later requests are recorded again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger("onsphere.service")
 
 _MAX_TOGETHER = 200  # records of one transaction
 _MAX_WAITING = 2_000  # items
-_PAUSE = 1.0  # seconds between attempts while the database is down, and between trial writes while nothing comes
+_PAUSE = 0.5  # seconds between attempts while the database is down, and between trial writes while nothing comes
 
 Job = tuple[Any, Future[Any]]  # records or a task for the store, and its result
 
@@ -37,10 +37,13 @@ def _finish(jobs: list[Job], result: Any) -> None:
 
 
 class Recorder:
-    """Writes records to a store that has some seconds for each piece of work; `trouble` says why it does not work."""
+    """Writes records to a store; `trouble` says why it does not work.
 
-    def __init__(self, store: Store, *, seconds: float) -> None:
-        self._store, self._seconds = store, seconds
+    Answers wait for a silent store for some seconds. Its connection is ended after more of them, the limit.
+    """
+
+    def __init__(self, store: Store, *, seconds: float, limit: float) -> None:
+        self._store, self._seconds, self._limit = store, seconds, limit
         self._waiting: queue.Queue[Job | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="onsphere-recorder", daemon=True)
         self._working: tuple[float, list[Job]] | None = None
@@ -50,13 +53,13 @@ class Recorder:
     def start(self) -> None:
         """Start the thread, and wait until it has tried the store."""
         self._thread.start()
-        self._is_tried.wait(self._seconds)
+        self._is_tried.wait(self._limit)
 
-    def stop(self, seconds: float) -> None:
+    def stop(self) -> None:
         """Write what waits, and stop the thread; leave it to itself if that takes too long."""
         with suppress(queue.Full):
-            self._waiting.put(None, timeout=seconds)
-        self._thread.join(seconds)
+            self._waiting.put(None, timeout=self._limit)
+        self._thread.join(2 * self._limit)
 
     def record(self, records: list[Record], done: Callable[[list[Any]], None]) -> None:
         """Hand records over; `done` gets a result for each when they are on the disk, or cannot be written."""
@@ -76,14 +79,16 @@ class Recorder:
         return future
 
     def check_time(self) -> None:
-        """Give up on a store that does not come back, and let its clients go; called from time to time."""
+        """Let clients go that wait for a silent store, and later give up on it; called from time to time."""
         working = self._working
-        if working is None or time.monotonic() - working[0] < self._seconds:
+        if working is None or (elapsed := time.monotonic() - working[0]) < self._seconds:
             return
         self._note(f"The store has not answered for {self._seconds:g} s.")
-        _finish(working[1], StoreError(self.trouble))
+        is_over = elapsed > self._limit
+        _finish([job for job in working[1] if is_over or isinstance(job[0], list)], StoreError(self.trouble))
         self._fail_waiting()
-        self._store.abort()
+        if is_over:
+            self._store.abort()
 
     def _fail_waiting(self) -> None:
         with suppress(queue.Empty):
@@ -98,22 +103,28 @@ class Recorder:
         while not is_over:
             jobs, is_over = self._take_waiting()
             to_write = [job for job in jobs if isinstance(job[0], list)]
-            if to_write or not jobs:
+            if to_write or not (jobs or self._is_behind):
                 self._attempt(to_write, lambda jobs=to_write: self._write(jobs))
             for job in jobs:
                 if not isinstance(job[0], list):
                     self._attempt([job], lambda job=job: _finish([job], job[0](self._store)))
+            if self._is_behind:
+                self._attempt([], lambda: self._store.catch_up(self._store.behind))
         self._store.close()
         self.trouble = "The service has ended."
         self._fail_waiting()
 
+    @property
+    def _is_behind(self) -> bool:
+        return self.trouble is None and self._store.behind is not None
+
     def _take_waiting(self) -> tuple[list[Job], bool]:
         """Take all jobs that wait, none if none comes for a while, and say whether the end is among them."""
         jobs: list[Job] = []
-        n_records = 0
+        n_records, seconds = 0, 0.0 if self._is_behind else _PAUSE
         while n_records < _MAX_TOGETHER:
             try:
-                job = self._waiting.get(block=not jobs, timeout=_PAUSE)
+                job = self._waiting.get(block=not jobs, timeout=seconds)
             except queue.Empty:
                 break
             if job is None:

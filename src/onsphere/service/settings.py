@@ -63,7 +63,7 @@ class Settings(BaseSettings):
     max_concurrent: PositiveInt = 64  # requests that are worked on at a time, in each worker
     timeout: _Seconds = 30.0  # for an answer
     read_timeout: _Seconds = 10.0  # for a request to arrive, and an answer to be taken
-    store_timeout: _Seconds = 5.0  # for the database, after which rows are answered without being stored
+    store_timeout: _Seconds = 0.25  # for the database, after which rows are answered without being stored
     trial_timeout: _Seconds = 60.0  # for a new model to load and answer one row, before it replaces another
     grace: float = Field(30.0, ge=0, allow_inf_nan=False)  # seconds for requests in flight when the service is stopped
     keep: PositiveInt = 10_000  # requests whose assessments are kept, the latest

@@ -219,7 +219,7 @@ class Store:
             fresh = [record for record, is_fresh in zip(records, is_new, strict=True) if is_fresh]
             self._monitors.prepare(connection, fresh)
             written = self._insert(connection, fresh) if fresh else []
-            self._monitors.watch(connection, fresh)
+            self._monitors.count(fresh)
             last = written[-1][0] - self._keep if written else 0
             if last >= self._n_forgotten + self._keep // 100:
                 connection.execute(_FORGET, {"last": last})
@@ -287,6 +287,18 @@ class Store:
             connection.execute(sql.delete(_answers).where(_answers.c.id <= newest - self._keep_answers))
         return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
 
+    @property
+    def behind(self) -> Facts | None:
+        """The facts of the model whose monitor should catch up with rows that were written."""
+        return self._monitors.behind
+
+    def catch_up(self, facts: Facts | None) -> bool:
+        """Let the monitor of a model read a slice of the rows that were written, and return whether it has read all."""
+        if facts is not None:
+            with self._begin() as connection:
+                self._monitors.catch_up(connection, facts)
+        return self.behind is None
+
     def reset(self, facts: Facts) -> None:
         """Start the monitor of a model again, for all workers."""
         with self._begin() as connection:
@@ -294,8 +306,26 @@ class Store:
 
     # --- labels ---
 
-    def write_labels(self, labels: list[Label], request: str) -> dict[str, list[Any]]:
-        """Take labels for answers that wait for one, the latest of each key; they are on the disk when this returns.
+    def match_labels(self, labels: list[Label]) -> list[tuple[Label, Any]]:
+        """Return with each label what is to be written of it and the answer to its key, or why it is not taken."""
+        names = {label.name for label in labels}
+        with self._begin() as connection:
+            answers = _find_latest_answers(connection, names)
+            known = _select_keys(connection, sql.select(_labels.c.key), _labels, names - answers.keys())
+        labelled, found = {row.key for row in known}, []
+        for label in labels:
+            row = answers.get(label.name)
+            judged = None if row is None else judge_label(row.answer, label.value)
+            if row is None or judged is None:
+                found.append((label, "labelled_already" if label.name in labelled else "unknown"))
+                continue
+            kept = {name: getattr(row, name) for name in ("id", "model", "key", "coverage", "features")}
+            values = kept | {"at": time.time(), "value": json.dumps(label.value)}
+            found.append((label, values | dict(zip(("covered", "error"), judged, strict=True))))
+        return found
+
+    def write_labels(self, matched: list[tuple[Label, Any]], request: str) -> dict[str, list[Any]]:
+        """Take labels for answers that still wait for one; they are on the disk when this returns.
 
         Returns
         -------
@@ -305,24 +335,18 @@ class Store:
         """
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
         taken: list[dict[str, Any]] = []
-        names = {label.name for label in labels}
+        keys = [label.name for label, values in matched if isinstance(values, dict)]
         with self._begin() as connection:
-            answers = _find_latest_answers(connection, names)
-            known = _select_keys(connection, sql.select(_labels.c.key), _labels, names - answers.keys())
-            labelled = {row.key for row in known}
-            for label in labels:
-                row = answers.get(label.name)
-                judged = None if row is None else judge_label(row.answer, label.value)
-                if row is None or judged is None:
-                    found["labelled_already" if label.name in labelled else "unknown"].append(label.key)
-                    continue
-                kept = {name: getattr(row, name) for name in ("model", "key", "coverage", "features")}
-                more = {"at": time.time(), "request": request, "value": json.dumps(label.value)}
-                taken.append(kept | more | dict(zip(("covered", "error"), judged, strict=True)))
-                found["taken"].append(row.model if row.features is not None else None)
+            waiting = _select_keys(connection, sql.delete(_answers).returning(_answers.c.id), _answers, keys)
+            left = {row.id for row in waiting}
+            for label, values in matched:
+                if isinstance(values, str) or values["id"] not in left:  # another worker may have taken it
+                    found[values if isinstance(values, str) else "labelled_already"].append(label.key)
+                else:
+                    taken.append({name: value for name, value in values.items() if name != "id"} | {"request": request})
+                    found["taken"].append(values["model"] if values["features"] is not None else None)
             if taken:
                 connection.execute(sql.insert(_labels), taken)
-                connection.execute(sql.delete(_answers).where(_answers.c.key.in_([each["key"] for each in taken])))
         return found
 
     def read_labels(self, model: str, after: int) -> list[Any]:
