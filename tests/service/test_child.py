@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -96,16 +95,28 @@ def test_a_process_ends_when_its_parent_is_another(monkeypatch):
     assert ended.wait(60)
 
 
-def test_a_process_ignores_the_interrupt_of_a_terminal(monkeypatch):
-    before, seen = signal.getsignal(signal.SIGINT), []
+def test_a_process_watches_its_parent(monkeypatch):
+    seen = []
     monkeypatch.setattr(child, "exit_with_parent", lambda: seen.append("watch"))
     monkeypatch.setattr(child, "run_child", lambda *arguments: seen.append(arguments))
-    try:
-        child._run_process(1, 2)
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    child._run_process(1, 2)
     assert seen == ["watch", (1, 2)]
+
+
+def test_a_file_that_is_being_loaded_is_not_loaded_again(models, tmp_path, monkeypatch):
+    served = child.ServedModel(Settings(str(shutil.copy(models["array"], tmp_path)), trial_timeout=300.0))
+    reached, go_on = threading.Event(), threading.Event()
+    plain = child.read_content
+    monkeypatch.setattr(child, "read_content", lambda path: (reached.set(), go_on.wait(60), plain(path))[2])
+    thread = threading.Thread(target=served.reload)
+    thread.start()
+    reached.wait(60)
+    with pytest.raises(InvalidInputError, match="which is being loaded"):
+        served.reload()
+    go_on.set()
+    thread.join()
+    assert served.reload() is None
+    served.live.child.close()
 
 
 def test_memory_has_a_limit(monkeypatch):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import zipfile
+from pathlib import Path
 
 import httpx
 import pytest
@@ -66,6 +67,52 @@ def test_what_is_in_flight_is_answered_before_it_ends(running, helpers, monkeypa
     go_on.set()
     thread.join()
     assert answers[0].json()["recorded"] is True
+
+
+def test_a_stop_signal_to_all_its_processes_ends_it_while_the_model_is_loaded(model, helpers):
+    with helpers.process(model, expect_start=False) as run:
+        helpers.until(lambda: len(list_descendants(run.pid)) == 3)  # the tracker of resources, the server and the child
+        children = list_descendants(run.pid)
+        os.killpg(run.pid, signal.SIGTERM)
+        assert run.wait(120) == -signal.SIGTERM
+        assert run.read_logs() == ""
+        helpers.until(lambda: not any(map(is_running, children)))
+
+
+def test_a_stop_signal_to_all_its_processes_leaves_a_large_request_its_time(model, helpers):
+    answers, body = [], {"rows": [helpers.row] * 500}
+    with helpers.process(model) as run:
+        child = list_descendants(run.pid)[-1]
+        os.kill(child, signal.SIGSTOP)
+        thread = threading.Thread(target=lambda: answers.append(run.http.post("/v1/assess", json=body)))
+        thread.start()
+        helpers.until(lambda: count_in_flight(run.url) == 2)  # one of them asks for the count
+        os.killpg(run.pid, signal.SIGTERM)
+        helpers.until(lambda: is_closed(int(run.url.rpartition(":")[2])))
+        time.sleep(1.0)  # longer than a process takes to notice that its parent is gone
+        os.kill(child, signal.SIGCONT)
+        thread.join()
+        assert answers[0].json()["recorded"] is True
+        assert run.wait(120) == 0
+        helpers.until(lambda: not is_running(child))
+
+
+def list_descendants(pid):
+    """The processes that one has started, and those that they have started."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [each for child in children for each in list_descendants(child)]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"  # which has ended
+    except FileNotFoundError:
+        return False
+
+
+def count_in_flight(url):
+    text = httpx.get(f"{url}/metrics", timeout=120, verify=False).text
+    return float(re.search(r"^onsphere_requests_in_flight (.*)$", text, re.MULTILINE)[1])
 
 
 def is_closed(port):

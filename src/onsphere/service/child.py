@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
+from multiprocessing import resource_tracker
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -44,6 +46,7 @@ class Child:
         self._lock, self._is_over = threading.RLock(), False
         self._process: Any = None
         self._connection: Any = None
+        self._end: Any = None  # kills the process, at the latest when this one exits
         self._last_label = 0  # that the process knows of
 
     def start(self) -> None:
@@ -51,8 +54,9 @@ class Child:
         self._connection, theirs = _processes.Pipe()
         arguments = (theirs, self._path, self._content, self._settings)
         self._process = _processes.Process(target=_run_process, args=arguments, name="onsphere-child", daemon=True)
-        with _hide_main_module():
+        with _hide_main_module(), _block_stop_signals():
             self._process.start()
+        self._end = Finalize(self, _end_process, (self._process, self._connection), exitpriority=10)
         self._last_label = 0
         theirs.close()
         try:
@@ -117,10 +121,7 @@ class Child:
 
     def _discard(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process.close()
-            self._connection.close()
+            self._end()
             self._process = None
 
 
@@ -169,7 +170,9 @@ class ServedModel:
         After any error the old model answers. `prepare` is called with another model before it answers; the same one
         goes on, with the labels that it was updated with.
         """
-        with self._lock:
+        if not self._lock.acquire(blocking=False):  # on a file system that hangs, it may never be free again
+            raise InvalidInputError(f"Expected to load {self._path}, which is being loaded. Try again in a moment.")
+        try:
             self._seen = self._read_signature()
             try:
                 content = read_content(self._path)
@@ -186,6 +189,8 @@ class ServedModel:
             except Exception as error:  # whatever a file brings about, the next one is loaded again
                 self.trouble = f"Expected a model in {self._path}. Got an error: {type(error).__name__}: {error}."
                 raise InvalidInputError(self.trouble) from error
+        finally:
+            self._lock.release()
 
     def _read_signature(self) -> tuple[int, int, int] | None:
         try:
@@ -206,8 +211,25 @@ def _hide_main_module() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
+@contextmanager
+def _block_stop_signals() -> Generator[None]:
+    """Start processes that no stop signal reaches, since it may be sent to a whole group; their parent ends them."""
+    resource_tracker.ensure_running()  # which would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_process(process: Any, connection: Any) -> None:
+    process.kill()
+    process.join()
+    process.close()
+    connection.close()
+
+
 def _run_process(*arguments: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all; the parent ends this one
     exit_with_parent()
     run_child(*arguments)
 

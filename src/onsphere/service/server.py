@@ -52,8 +52,13 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
     open_database(settings.store_url)  # fails for a wrong URL; /readyz says whether the database answers
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes an open file
-    with _listen(settings) as listener, _ignore_stop_signals():
-        served = ServedModel(settings)
+    with _listen(settings) as listener:
+        served = ServedModel(settings)  # which a signal may stop
+        _run(settings, served, listener, on_ready)
+
+
+def _run(settings: Settings, served: ServedModel, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
+    with _ignore_stop_signals():
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "https" if settings.certfile else "http"
         on_ready(f"{scheme}://{host}:{listener.getsockname()[1]}")
