@@ -82,6 +82,19 @@ def test_labels_are_compared_a_hundred_at_a_time_and_taken_at_once(running, mode
     assert [row["upper"] for row in found] == pytest.approx(expected.upper, rel=1e-9)  # rounding of the kernel
 
 
+def test_services_that_share_a_database_have_keys_of_their_own(url, running, helpers):
+    first, second = running(store=url), running("other", store=url)
+    named, row = {"idempotency-key": "a"}, {**helpers.row, "id": "S"}
+    wide = first.assess(row, params={"key": "id"}, headers=named).json()["rows"][0]
+    second.assess({**row, "size": 0.6}, params={"key": "id"}, headers=named).raise_for_status()
+    taken = post_labels(first, ["S"], [wide["value"]]).json()
+    assert (taken["taken"], taken["model_updated"]) == (1, True)
+    assert first.http.get("/v1/live").json()["labels"]["mean_error"] == pytest.approx(0.0)
+    assert second.http.get("/v1/live").json()["labels"] is None
+    assert post_labels(second, ["S"], [1.0]).json()["taken"] == 1
+    assert "1 labelled already" in post_labels(first, ["S"], [1.0]).json()["detail"]
+
+
 def test_two_workers_do_not_take_one_label_twice(url, facts, open_store, helpers):
     stores, label = [open_store(url), open_store(url)], Label("a", name_key("a"), [1.5])
     stores[0].write([helpers.record(facts, 0.1, answers=[(label.name, 0.9, "[[1.0], [0.5], [2.0]]", "{}")])])

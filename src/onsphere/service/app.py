@@ -61,7 +61,7 @@ class Service:
         limit = max(_STORE_SECONDS, settings.store_timeout)
         database = open_database(settings.store_url, seconds=limit)
         kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
-        store = Store(database, alpha=settings.alpha, **kept)
+        store = Store(database, alpha=settings.alpha, service=str(Path(settings.model).resolve()), **kept)
         self.recorder = Recorder(store, seconds=settings.store_timeout, limit=limit)
         self.batcher = Batcher(settings, self.recorder)
         self.metrics = Metrics()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -131,9 +132,13 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 class Store:
-    """The log of the latest assessments, their labels, and the monitor, over one connection that is kept open."""
+    """The log of the latest assessments, their labels, and the monitor, over one connection that is kept open.
 
-    def __init__(self, engine: sql.Engine, *, alpha: float, keep: int, keep_answers: int) -> None:
+    Keys of rows and of requests belong to the service of a name; others on the same database have their own.
+    """
+
+    def __init__(self, engine: sql.Engine, *, alpha: float, keep: int, keep_answers: int, service: str = "") -> None:
+        self._own = f"{hashlib.sha256(service.encode('utf-8', 'surrogateescape')).hexdigest()[:16]} "
         self._engine, self._alpha, self._keep, self._keep_answers = engine, alpha, keep, keep_answers
         self._monitors, self._n_forgotten = MonitorShelf(alpha), 0
         self._finished: list[dict[str, Any]] = []  # how long the last answers took, storing included
@@ -236,7 +241,7 @@ class Store:
 
     def _skip_repeated(self, connection: sql.Connection, records: list[Record], results: list[Any]) -> list[bool]:
         """Return which records are new by their idempotency keys."""
-        named = {record.idempotency[0] for record in records if record.idempotency is not None}
+        named = {self._own + record.idempotency[0] for record in records if record.idempotency is not None}
         if not named:
             return [True] * len(records)
         columns = (assessments.c.idempotency, assessments.c.fingerprint)
@@ -244,9 +249,12 @@ class Store:
         known: dict[str, str] = {str(row.idempotency): str(row.fingerprint) for row in found}
         is_new: list[bool] = []
         for place, record in enumerate(records):
-            key, code = record.idempotency or ("", "")
-            is_new.append(not key or key not in known)
-            if key and known.setdefault(key, code) != code:
+            if record.idempotency is None:
+                is_new.append(True)
+                continue
+            key, code = self._own + record.idempotency[0], record.idempotency[1]
+            is_new.append(key not in known)
+            if known.setdefault(key, code) != code:
                 results[place] = RequestError(
                     422,
                     "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key.",
@@ -255,7 +263,7 @@ class Store:
 
     def _insert(self, connection: sql.Connection, records: list[Record]) -> list[tuple[int, Record]]:
         """Insert records, and return the number of each; the monitor takes their scores from the table."""
-        kept = _find_repeated_rows(connection, records) if any(each.answers for each in records) else {}
+        kept = self._find_repeated_rows(connection, records) if any(each.answers for each in records) else {}
         now = time.perf_counter()
         rows = [
             {
@@ -269,7 +277,7 @@ class Store:
                 "missed": _find_median(record.missed),
                 "scores": _dump_scores(record, kept.get(id(record))),
                 "rejected": encode_json(record.rejected).decode() if record.rejected else "[]",
-                "idempotency": None if record.idempotency is None else record.idempotency[0],
+                "idempotency": None if record.idempotency is None else self._own + record.idempotency[0],
                 "fingerprint": None if record.idempotency is None else record.idempotency[1],
             }
             for record in records
@@ -277,15 +285,32 @@ class Store:
         last = max(connection.execute(_INSERT, rows).scalars())
         names = ("key", "coverage", "answer", "features", "uncertainty", "model")
         answers: list[dict[str, Any]] = [
-            dict(zip(names, (*answer, score, record.facts.sha256), strict=True))
+            dict(zip(names, (self._own + key, *answer, score, record.facts.sha256), strict=True))
             for record in records
-            for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)
+            for (key, *answer), score in zip(record.answers, record.uncertainty.tolist(), strict=False)
         ]
         if answers:
             connection.execute(sql.insert(_answers), answers)
             newest = sql.select(sql.func.max(_answers.c.id)).scalar_subquery()
             connection.execute(sql.delete(_answers).where(_answers.c.id <= newest - self._keep_answers))
         return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
+
+    def _find_repeated_rows(self, connection: sql.Connection, records: list[Record]) -> dict[int, Any]:
+        """Return which rows of each record are known by key and have the same uncertainty: they were sent twice."""
+        given = {self._own + answer[0] for record in records for answer in record.answers}
+        known = {key: row.uncertainty for key, row in _find_latest_answers(connection, given).items()}
+        found: dict[int, Any] = {}
+        for record in records:
+            scored = zip(record.answers, record.uncertainty.tolist(), strict=False)
+            scores = {self._own + answer[0]: score for answer, score in scored}
+            is_seen = [
+                known.get(key) is not None and math.isclose(known[key], score, rel_tol=1e-6)
+                for key, score in scores.items()
+            ]
+            if is_seen:
+                found[id(record)] = np.array(is_seen)
+            known |= scores
+        return found
 
     @property
     def behind(self) -> Facts | None:
@@ -308,16 +333,16 @@ class Store:
 
     def match_labels(self, labels: list[Label]) -> list[tuple[Label, Any]]:
         """Return with each label what is to be written of it and the answer to its key, or why it is not taken."""
-        names = {label.name for label in labels}
+        names = {self._own + label.name for label in labels}
         with self._begin() as connection:
             answers = _find_latest_answers(connection, names)
             known = _select_keys(connection, sql.select(_labels.c.key), _labels, names - answers.keys())
         labelled, found = {row.key for row in known}, []
         for label in labels:
-            row = answers.get(label.name)
+            row = answers.get(name := self._own + label.name)
             judged = None if row is None else judge_label(row.answer, label.value)
             if row is None or judged is None:
-                found.append((label, "labelled_already" if label.name in labelled else "unknown"))
+                found.append((label, "labelled_already" if name in labelled else "unknown"))
                 continue
             kept = {name: getattr(row, name) for name in ("id", "model", "key", "coverage", "features")}
             values = kept | {"at": time.time(), "value": json.dumps(label.value)}
@@ -335,7 +360,7 @@ class Store:
         """
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
         taken: list[dict[str, Any]] = []
-        keys = [label.name for label, values in matched if isinstance(values, dict)]
+        keys = [values["key"] for _, values in matched if isinstance(values, dict)]
         with self._begin() as connection:
             waiting = _select_keys(connection, sql.delete(_answers).returning(_answers.c.id), _answers, keys)
             left = {row.id for row in waiting}
@@ -414,23 +439,6 @@ def _find_latest_answers(connection: sql.Connection, keys: Collection[str]) -> d
     latest = sql.select(sql.func.max(later.c.id)).where(later.c.key == _answers.c.key).scalar_subquery()
     waiting = sql.select(_answers).where(_answers.c.id == latest)
     return {row.key: row for row in _select_keys(connection, waiting, _answers, keys)}
-
-
-def _find_repeated_rows(connection: sql.Connection, records: list[Record]) -> dict[int, Any]:
-    """Return which rows of each record are known by key and have the same uncertainty: they were sent twice."""
-    given = {answer[0] for record in records for answer in record.answers}
-    known = {key: row.uncertainty for key, row in _find_latest_answers(connection, given).items()}
-    found: dict[int, Any] = {}
-    for record in records:
-        scores = {answer[0]: score for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)}
-        is_seen = [
-            known.get(key) is not None and math.isclose(known[key], score, rel_tol=1e-6)
-            for key, score in scores.items()
-        ]
-        if is_seen:
-            found[id(record)] = np.array(is_seen)
-        known |= scores
-    return found
 
 
 def _dump_scores(record: Record, repeated: Any) -> bytes | None:
