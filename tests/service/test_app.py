@@ -259,12 +259,6 @@ def test_very_large_numbers_are_far_away_or_rejected(running):
     assert (answer.json()["errors"][0]["column"], answer.json()["errors"][0]["row"]) == ("x0", 1)
 
 
-def test_a_missing_value_that_the_model_cannot_take_is_reported(running):
-    answer = running("array").assess([None, 1.0])
-    assert answer.status_code == 422
-    assert "NaN" in answer.json()["detail"]
-
-
 def test_null_means_missing(shared, helpers):
     nothing = dict.fromkeys(FEATURES)
     answer = shared.assess(nothing, {**helpers.row, "site": "y", "price": 3, "id": None, "shop": "é"})
@@ -534,3 +528,20 @@ def test_the_app_runs_without_a_server_too(models, tmp_path, helpers):
                 return (await client.post("/v1/assess", json={"rows": [helpers.row]})).json()
 
     assert asyncio.run(make_request())["recorded"] is True
+
+
+def test_a_missing_value_is_named_where_the_model_takes_none(running):
+    service = running("array")
+    answer = service.assess({"x0": 1.0, "x1": 2.0}, {"x0": 1.0, "x1": None})
+    assert answer.status_code == 422
+    (problem,) = answer.json()["errors"]
+    assert (problem["column"], problem["row"], problem["got"]) == ("x1", 1, "none")
+    assert "x1" in answer.json()["detail"]
+
+
+def test_unknown_addresses_are_named_and_balancers_may_ask_for_the_head_alone(shared):
+    for method, path in (("GET", "/v1/asses"), ("DELETE", "/v1/live")):
+        detail = shared.http.request(method, path).json()["detail"]
+        assert detail == f"Expected an address of this service. Got {method} '{path}'. /docs lists what there is."
+    for path in ("/healthz", "/readyz"):
+        assert shared.http.head(path).status_code == 200

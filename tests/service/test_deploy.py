@@ -26,7 +26,7 @@ def test_the_dockerfile_has_no_known_faults():
 def test_the_compose_file_names_settings_and_services_that_exist():
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     names = {f"ONSPHERE_{name.upper()}" for name in Settings.model_fields}
-    assert set(compose["services"]["service"]["environment"]) <= names
+    assert set(compose["services"]["service"]["environment"]) <= names | {"PGPASSWORD"}
     for service in compose["services"].values():
         assert set(service.get("depends_on", ())) <= set(compose["services"])
     dockerfile = (DEPLOY / "Dockerfile").read_text()
@@ -60,6 +60,10 @@ def test_the_proxy_limits_each_client_and_says_who_asks(running, helpers, tmp_pa
             helpers.until(lambda: answers(client))
             answer = client.post("/v1/assess", json={"rows": [helpers.row]})
             assert answer.json()["recorded"] is True
+            named = client.get("/healthz", headers={"x-request-id": "mine"})
+            assert named.headers["x-request-id"] == "mine"
+            own = client.get("/healthz", headers={"origin": f"http://127.0.0.1:{port}"})  # as a page of the service
+            assert own.status_code == 200
             found = [client.get("/healthz").status_code for _ in range(400)]
         assert {200, 429} == set(found)
         assert len(answer.headers["x-request-id"]) == 32

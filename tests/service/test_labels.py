@@ -271,6 +271,22 @@ def test_fixed_models_only_get_coverage_and_error(running, models, tmp_path):
         assert ("onsphere_rolling_coverage NaN" in service.http.get("/metrics").text) == (model == "plain")
 
 
+def test_an_answer_says_if_the_model_does_not_follow(running, helpers, monkeypatch):
+    service, plain = running(), labels_module._update_copy
+    service.assess(*make_rows(helpers.table(3)), params={"key": "id"})
+    monkeypatch.setattr(labels_module, "_update_copy", lambda *_: 1 / 0)
+    found = post_labels(service, [1000], [1.0]).json()
+    assert (found["taken"], found["model_updated"]) == (1, False)
+    assert "the model cannot take them" in found["note"]
+    monkeypatch.setattr(labels_module, "_update_copy", plain)
+    monkeypatch.setattr(Store, "read_labels", lambda *_: 1 / 0)
+    found = post_labels(service, [1001], [1.0]).json()
+    assert (found["taken"], found["model_updated"]) == (1, False)
+    assert "once it does" in found["note"]
+    monkeypatch.undo()
+    helpers.until(lambda: post_labels(service, [1002], [1.0]).json().get("model_updated"))
+
+
 def test_labels_outside_the_domain_are_refused(running, tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))

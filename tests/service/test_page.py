@@ -162,6 +162,12 @@ def test_a_store_that_does_not_work_is_shown(running, show, helpers, tmp_path):
     page.locator(".verdict").wait_for()
 
 
+def test_a_model_that_hangs_is_shown(running, show):
+    service = running()
+    service.service.batcher.n_stuck = 1
+    show(service).get_by_text("The model hangs on 1 request(s).").wait_for()
+
+
 def test_a_service_that_is_gone_is_shown(running, show):
     service = running()
     page = show(service)
@@ -233,6 +239,14 @@ def test_coverage_is_shown_once_labels_have_come(running, show, helpers, scheme,
     keep(page, f"page-coverage-{scheme}-{width}")
 
 
+def test_labels_that_were_not_covered_are_told_at_the_top(running, show):
+    service = running("array")
+    label_rows(service, 100, off=20)
+    page = show(service)
+    page.get_by_text("of the latest 100 labels were covered, and 90 % were promised.").wait_for()
+    assert not page.get_by_text("no sign of drift").is_visible()
+
+
 def test_the_error_of_a_model_without_intervals_is_shown(running, show):
     service = running("plain")
     label_rows(service, 3, off=1)
@@ -267,7 +281,7 @@ def test_a_model_without_calibration_has_a_page_too(running, show):
     page.get_by_role("status").get_by_text("Drift is not watched").wait_for()
     page.get_by_label("x0").fill("1")
     page.get_by_role("button", name="Assess").click()
-    page.get_by_text("Input X contains NaN").wait_for()
+    page.get_by_text("the model accepts no missing ones").wait_for()
     page.get_by_label("x1").fill("1")
     page.get_by_role("button", name="Assess").click()
     page.get_by_text("No threshold is set").wait_for()
@@ -311,5 +325,7 @@ def test_the_api_is_documented_without_a_network(running, show):
     page.get_by_role("heading", name="POST /v1/assess").wait_for()
     page.get_by_text("Request", exact=True).first.click()
     assert "rooms" in page.locator("details[open] pre").inner_text()
+    page.get_by_text("200 Successful Response", exact=True).first.click()
+    assert "Whether to trust the row" in page.locator("details[open] pre").last.inner_text()
     assert all(address.startswith(service.url) for address in page.requested)
     assert page.messages == []

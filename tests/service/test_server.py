@@ -183,6 +183,8 @@ def test_a_graph_without_our_metadata_is_reported(tmp_path):
 def test_other_machines_are_not_served_without_keys(model):
     with pytest.raises(InvalidInputError, match="API keys"):
         serve(Settings(model, host="0.0.0.0", port=0))
+    with pytest.raises(InvalidInputError, match="Got the key alone"):
+        serve(Settings(model, port=0, keyfile="key.pem"))
     with pytest.raises(InvalidInputError, match="Expected to listen on 203"):
         serve(Settings(model, host="203.0.113.1", port=0, open=True))
     with pytest.raises(InvalidInputError, match="mysql"):
@@ -393,6 +395,10 @@ def test_the_commands_pass_their_options_on(monkeypatch, models, tmp_path):
     assert "http://x:1" in run.output
     assert (seen[0].port, seen[0].open, seen[0].keys_file, seen[0].keep) == (7, True, str(keys), 10_000)
     assert CliRunner().invoke(commands, ["serve", str(models["array"])]).exit_code == 0
+    given = ["serve", "--trusted", "a.B,c.D", "--watch", "0", "--keep-answers", "5"]
+    assert CliRunner().invoke(commands, given, env={"ONSPHERE_MODEL": "m.onnx"}).exit_code == 0
+    last = seen[-1]
+    assert (last.model, last.trusted, last.watch, last.keep_answers) == ("m.onnx", ("a.B", "c.D"), 0.0, 5)
     made = CliRunner().invoke(commands, ["new-key", "shop"])
     assert made.output.startswith("onsphere-")
     assert "shop sha256:" in made.output

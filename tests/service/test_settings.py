@@ -55,6 +55,7 @@ def test_settings_survive_the_environment(monkeypatch):
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_TIMEOUT": "0"}, "valid 'timeout'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_WATCH": "-1"}, "valid 'watch'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_GRACE": "inf"}, "valid 'grace'"),
+        ({"ONSPHERE_MODEL": "m", "ONSPHERE_FORWARDED_ALLOW_IPS": "10.0.0.1,nginx"}, "Got 'nginx'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_STORE_TIMEOUT": "inf"}, "valid 'store_timeout'"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_READ_TIMOUT": "5"}, "Got ONSPHERE_READ_TIMOUT.*write ONSPHERE_READ_TIMEOUT"),
         ({"ONSPHERE_MODEL": "m", "ONSPHERE_API_KEYS_FILE": "k"}, "Got ONSPHERE_API_KEYS_FILE"),
@@ -71,10 +72,21 @@ def test_every_option_has_the_name_of_its_variable(monkeypatch):
     from onsphere.cli.serve import serve
 
     options = {"open" if name == "open_to_all" else name for name in inspect.signature(serve).parameters}
-    assert options - {"engine", "address"} <= set(Settings.model_fields)
+    assert options - {"engine", "address"} == set(Settings.model_fields) - {"api_keys"}
     monkeypatch.setenv("ONSPHERE_KEYS_FILE", "k")
     monkeypatch.setenv("ONSPHERE_ENGINE", "local")
     assert Settings("m").keys_file == "k"
+
+
+@pytest.mark.parametrize("store", [":memory:", "postgres:/user:secret@host/x", "a?b.sqlite"])
+def test_a_store_that_would_be_read_as_another_is_rejected(store):
+    with pytest.raises(InvalidInputError, match="Expected a store such as") as caught:
+        Settings("m", store=store).store_url  # noqa: B018
+    assert "secret" not in str(caught.value)
+
+
+def test_proxies_are_addresses_networks_or_all():
+    assert Settings("m", forwarded_allow_ips="10.0.0.1, 172.28.0.0/16,*").forwarded_allow_ips[-1] == "*"
 
 
 def test_loopback_addresses_are_recognised():

@@ -17,7 +17,9 @@ _LIMITS, _STORING = "Limits", "Storing and watching"
 
 
 def serve(
-    model: Annotated[Path, typer.Argument(help="A .onsphere or .onnx file.", show_default=False)],
+    model: Annotated[
+        Path, typer.Argument(help="A .onsphere or .onnx file.", show_default=False, envvar="ONSPHERE_MODEL")
+    ],
     host: Annotated[str | None, typer.Option(help="Where to listen.", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, typer.Option(help="0 takes a free one.", show_default="8000")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes, or replicas on Ray.", show_default="1")] = None,
@@ -56,6 +58,10 @@ def serve(
             show_default="yes",
             rich_help_panel=_STORING,
         ),
+    ] = None,
+    keep_answers: Annotated[
+        int | None,
+        typer.Option(help="Rows that wait for a label.", show_default="100000", rich_help_panel=_STORING),
     ] = None,
     log_values: Annotated[
         bool | None,
@@ -99,6 +105,14 @@ def serve(
         float | None,
         typer.Option(help="Seconds for what is in flight at the end.", show_default="30", rich_help_panel=_LIMITS),
     ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(help="Seconds between looks at the model's file; 0 for none.", show_default="2"),
+    ] = None,
+    trusted: Annotated[
+        str | None,
+        typer.Option(help="More types that the model's file may contain, with commas.", show_default="none"),
+    ] = None,
     telemetry: Annotated[
         bool | None,
         typer.Option("--telemetry", help="Send traces by OpenTelemetry.", show_default="no", rich_help_panel=_STORING),
@@ -125,6 +139,9 @@ def serve(
         store=store,
         keep=keep,
         keep_rows=keep_rows,
+        keep_answers=keep_answers,
+        watch=watch,
+        trusted=trusted,
         log_values=log_values,
         alpha=alpha,
         coverage=coverage,

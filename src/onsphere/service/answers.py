@@ -150,7 +150,12 @@ class RequestError(Exception):
         return {"retry-after": "1"} if self.status == 503 else {}
 
 
+def make_problem_error(problems: Sequence[Problem]) -> RequestError:
+    """Make a RequestError that lists the first problems and counts the others."""
+    return RequestError(422, describe_problems(problems), problems[:_MAX_PROBLEMS])
+
+
 def reject_problems(problems: Sequence[Problem]) -> None:
-    """Raise a RequestError that lists the first problems and counts the others, if there are any."""
+    """Raise a RequestError if there are problems."""
     if problems:
-        raise RequestError(422, describe_problems(problems), problems[:_MAX_PROBLEMS])
+        raise make_problem_error(problems)

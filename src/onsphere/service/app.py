@@ -104,13 +104,16 @@ class Service:
     def _follow_labels(self) -> None:
         self._catch_up(self.served.live.engine)
 
-    def _catch_up(self, engine: Engine) -> None:
-        """Update a model with the labels that it has not seen; if the store does not work, at the next look."""
+    def _catch_up(self, engine: Engine) -> bool:
+        """Update a model with the labels that it has not seen, and return False if the store does not give them."""
         if isinstance(engine, ModelEngine) and engine.facts.calibration is not None:
             sha256, last = engine.facts.sha256, engine.last_label
-            with suppress(Exception):  # the recorder says what it is
-                found = self.recorder.do(lambda store: store.read_labels(sha256, last))
-                update_model(engine, found.result())
+            try:
+                found = self.recorder.do(lambda store: store.read_labels(sha256, last)).result()
+            except Exception:  # the recorder says what it is, and they are read at the next look
+                return False
+            update_model(engine, found)
+        return True
 
     def reload(self) -> bool:
         """Load the model's file again, and return whether another model answers now."""
@@ -203,8 +206,8 @@ class Service:
                 [Problem("key", None, "one that waits for a label", show_value(label.key)) for label in labels[:20]],
             )
         self.metrics.labels.inc(len(taken))
-        await asyncio.to_thread(self._catch_up, engine)
-        note = explain_no_update(engine, taken)
+        is_read = await asyncio.to_thread(self._catch_up, engine)
+        note = explain_no_update(engine, taken, number, is_read=is_read)
         return {"taken": len(taken), **found, "model_updated": note is None, "note": note}
 
     async def use_store(self, task: Callable[[Store], Any]) -> Any:
@@ -241,7 +244,12 @@ class Service:
             changes = await asyncio.to_thread(self._recent.compare)
             found["drift"] |= dict(zip(("hints", "outside"), changes, strict=True))
         store = {"working": reason is None, "reason": reason}
-        return {"now": time.time(), "model": facts.sha256, "store": store, **found}
+        return {"now": time.time(), "model": facts.sha256, "store": store, "threads": self.describe_stuck(), **found}
+
+    def describe_stuck(self) -> str | None:
+        """Say on how many requests the model hangs; None if on none."""
+        n_stuck = self.batcher.n_stuck
+        return f"The model hangs on {n_stuck} request(s)." if n_stuck else None
 
 
 async def _repeat(seconds: float, task: Callable[..., Any], *arguments: Any) -> None:
@@ -320,8 +328,11 @@ def create_app_from_environment() -> FastAPI:
     return create_app(Settings())
 
 
-async def _answer_http_error(_: Request, error: Any) -> Response:
-    body = RequestError(error.status_code, str(error.detail)).to_json()
+async def _answer_http_error(request: Request, error: Any) -> Response:
+    detail, asked = str(error.detail), f"{request.method} {request.url.path[:100]!r}"
+    if error.status_code in (404, 405):
+        detail = f"Expected an address of this service. Got {asked}. /docs lists what there is."
+    body = RequestError(error.status_code, detail).to_json()
     return Response(body, error.status_code, headers=error.headers, media_type=JSON)
 
 
@@ -402,18 +413,22 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     """Add the addresses that need no key; those without one get no reasons and no columns."""
     unready: Any = {503: {"model": schemas.Readiness, "description": "Not ready."}}
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", responses=schemas.describe_errors())
     async def healthz() -> dict[str, str]:
         """Say that the process answers."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", response_model=schemas.Readiness, responses=schemas.describe_errors() | unready)
     async def readyz(request: Request) -> Any:
         """Say whether the store takes writes, and the model answers; with a key, also why not."""
-        n_stuck = service.batcher.n_stuck
-        stuck = f"The model hangs on {n_stuck} request(s)." if n_stuck else None
-        found = {"store": service.recorder.trouble, "threads": stuck, "model": service.served.trouble}
-        is_ready = found["store"] is None and stuck is None
+        found = {
+            "store": service.recorder.trouble,
+            "threads": service.describe_stuck(),
+            "model": service.served.trouble,
+        }
+        is_ready = found["store"] is None and found["threads"] is None
         details = found if _is_known(service, request) else {}
         return _answer_json({"ready": is_ready, **details}, 200 if is_ready else 503)
 

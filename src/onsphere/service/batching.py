@@ -15,13 +15,14 @@ import numpy as np
 
 from onsphere.assessment import Assessment
 from onsphere.errors import OnsphereError
-from onsphere.service.answers import RequestError, answer_rows, encode_json, write_arrow, write_csv
+from onsphere.service.answers import RequestError, answer_rows, encode_json, make_problem_error, write_arrow, write_csv
 from onsphere.service.child import LiveModel
 from onsphere.service.labels import MAX_KEYS, dump_answers, name_rows
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import CSV, JSON, Batch, join_values, read_json, read_table
 from onsphere.service.settings import Settings
 from onsphere.service.store import Record
+from onsphere.table.cells import Problem
 
 _REJECTED_KEPT = 5  # rows of one request
 _ROWS_KEPT = 200  # of one request, to see which columns moved
@@ -215,6 +216,7 @@ def assess_together(requests: Sequence[PendingRequest], settings: Settings) -> l
 
 def _assess_group(group: list[PendingRequest], settings: Settings) -> list[tuple[PendingRequest, Outcome]]:
     live, coverage = group[0].live, group[0].coverage
+    batches: list[Batch] = []
     try:
         batches = _read(group, settings)
         n_rows = sum(map(len, batches))
@@ -233,9 +235,23 @@ def _assess_group(group: list[PendingRequest], settings: Settings) -> list[tuple
         return found
     except Exception as error:
         if len(group) == 1:
-            return [(group[0], RequestError(422, str(error)) if isinstance(error, OnsphereError) else error)]
+            return [(group[0], _explain_error(error, batches) if isinstance(error, OnsphereError) else error)]
         # One of them is to blame, and the others must not suffer.
         return [pair for pending in group for pair in _assess_group([pending], settings)]
+
+
+def _explain_error(error: OnsphereError, batches: list[Batch]) -> RequestError:
+    """Return what to answer where a model rejects rows; those without a value are named if it accepts no such rows."""
+    missing = [
+        Problem(name, row, "a value (the model accepts no missing ones)", "none")
+        for batch in batches
+        for name, values in batch.values.items()
+        for row, value in enumerate(values.tolist())
+        if value is None or value != value
+    ]
+    if missing and "NaN" in str(error):
+        return make_problem_error(missing)
+    return RequestError(422, str(error))
 
 
 def _read(group: list[PendingRequest], settings: Settings) -> list[Batch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -116,6 +117,7 @@ class ModelEngine:
 
     def __init__(self, path: Path, content: bytes, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> None:
         self.last_label, self.lock = 0, threading.Lock()
+        self.skipped: deque[str] = deque(maxlen=100)  # requests whose labels the model could not take
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, content=content, trusted=trusted)

@@ -183,6 +183,7 @@ def update_model(engine: ModelEngine, labels: Sequence[Any]) -> None:
             except Exception as error:  # whatever it is, all workers skip these labels, and the service goes on
                 event = {"event": "labels", "request": request, "skipped": len(numbers), "type": type(error).__name__}
                 logger.error("labels", extra={"fields": event})
+                engine.skipped.append(request)
             engine.last_label = numbers[-1]
 
 
@@ -197,7 +198,7 @@ def _update_copy(engine: ModelEngine, features: Sequence[str], values: list[Any]
     return model
 
 
-def explain_no_update(engine: Engine, models: list[str | None]) -> str | None:
+def explain_no_update(engine: Engine, models: list[str | None], request: str, *, is_read: bool) -> str | None:
     """Say why intervals do not follow labels that were taken for answers of these models; None if they do."""
     only = "Labels give coverage and error only"
     if not isinstance(engine, ModelEngine):
@@ -205,6 +206,8 @@ def explain_no_update(engine: Engine, models: list[str | None]) -> str | None:
     if engine.facts.calibration is None:
         return f"{only}, because the model was not calibrated."
     if engine.facts.sha256 in models:
-        return None
+        if not is_read:
+            return "The store does not work. Intervals and sets follow these labels once it does."
+        return f"{only}, because the model cannot take them. The logs say more." if request in engine.skipped else None
     reason = "their rows were not kept" if set(models) == {None} else "an earlier model answered these rows"
     return f"{only}, because {reason}."

@@ -212,6 +212,7 @@ class Live(BaseModel):
     now: float
     model: str
     store: dict[str, bool | str | None] = Field(description="Whether it is working, and the reason if not.")
+    threads: str | None = Field(description="Whether the model hangs on a request.")
     minute: Minute | None
     points: list[dict[str, Number]] = Field(description="Of each request: id, at, uncertainty, missed, log_capital.")
     rejected: list[dict[str, Any]] = Field(description="The latest rejected rows, with answer, row and key.")

@@ -74,6 +74,8 @@ def _run(settings: Settings, served: ServedModel, listener: socket.socket, on_re
 
 def _check_reachable(settings: Settings) -> None:
     keys = read_keys(settings.api_keys, settings.keys_file)
+    if settings.keyfile and not settings.certfile:
+        raise InvalidInputError("Expected a certificate with its private key. Got the key alone. Pass certfile too.")
     if is_loopback(settings.host):
         return
     if not (keys or settings.open):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveInt, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from onsphere.errors import InvalidInputError
@@ -29,7 +29,14 @@ def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def _check_proxy(given: str) -> str:
+    if given != "*":
+        ipaddress.ip_network(given)
+    return given
+
+
 _Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+_Proxies = Annotated[tuple[Annotated[str, AfterValidator(_check_proxy)], ...], NoDecode, BeforeValidator(_split)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -57,7 +64,7 @@ class Settings(BaseSettings):
     open: bool = False  # serve without keys on an address that others can reach
     certfile: str = ""  # a certificate, to serve over TLS
     keyfile: str = ""  # its private key
-    forwarded_allow_ips: _Texts = ()  # proxies whose X-Forwarded-For and X-Forwarded-Proto are believed
+    forwarded_allow_ips: _Proxies = ()  # proxies whose X-Forwarded-For and X-Forwarded-Proto are believed
     max_body: PositiveInt = 16 * 2**20  # bytes of a request
     max_rows: PositiveInt = 50_000  # rows of a request
     max_concurrent: PositiveInt = 64  # requests that are worked on at a time, in each worker
@@ -92,6 +99,11 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """The store as a URL."""
         given = self.store or f"{self.model}.sqlite"
+        if "://" not in given and re.search(r"^\w*:|\?", given):  # which would be read as something else
+            raise InvalidInputError(
+                f"Expected a store such as assessments.sqlite or postgresql://user@host/database. Got "
+                f"{given.rpartition('@')[2]}. Choose one of the two, and no file with a ? in its name."
+            )
         return given if "://" in given else f"sqlite:///{given}"
 
     def to_environment(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ function details(title, value) {
 
 const key = sessionStorage.getItem("onsphere-key");
 const api = await (await fetch("/openapi.json", { headers: key ? { "X-API-Key": key } : {} })).json();
-const resolve = value => JSON.parse(JSON.stringify(value), (_, one) => one && one.$ref ? api.components.schemas[one.$ref.split("/").at(-1)] : one);
+const resolve = value => JSON.parse(JSON.stringify(value), (_, one) => one && one.$ref ? resolve(api.components.schemas[one.$ref.split("/").at(-1)]) : one);
 const parts = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, operation]) => element("section", {},
   element("h2", {}, `${method.toUpperCase()} ${path}`),
   element("div", { class: "card" },
