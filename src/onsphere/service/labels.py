@@ -142,15 +142,7 @@ def _describe_value(facts: Facts) -> str:
 
 
 def summarize_labels(rows: Sequence[Any], promised: float) -> dict[str, Any] | None:
-    """Summarize labels by whether each was covered and its error, the latest first; None if there are none.
-
-    Parameters
-    ----------
-    rows : sequence of (int or None, float or None)
-        Up to twice ROLLING of them.
-    promised : float
-        The coverage.
-    """
+    """Summarize labels, twice ROLLING at most, by whether each was covered and its error; the latest come first."""
     if not rows:
         return None
     covered, error = np.array(rows[::-1], dtype=np.float64).T

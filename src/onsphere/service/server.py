@@ -54,18 +54,13 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection takes an open file
     with _listen(settings) as listener:
         served = ServedModel(settings)  # which a signal may stop
-        _run(settings, served, listener, on_ready)
-
-
-def _run(settings: Settings, served: ServedModel, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
-    with _ignore_stop_signals():
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        scheme = "https" if settings.certfile else "http"
-        on_ready(f"{scheme}://{host}:{listener.getsockname()[1]}")
-        if settings.workers == 1:
-            config = TimedConfig(create_app(settings, served=served), settings)
-            _Server(config).run(sockets=[listener])
-        else:
+        with _ignore_stop_signals():
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            scheme = "https" if settings.certfile else "http"
+            on_ready(f"{scheme}://{host}:{listener.getsockname()[1]}")
+            if settings.workers == 1:
+                _Server(TimedConfig(create_app(settings, served=served), settings)).run(sockets=[listener])
+                return
             served.live.child.close()  # each worker loads its own
             with _share_with_workers(settings):
                 config = TimedConfig("onsphere.service.app:create_app_from_environment", settings)

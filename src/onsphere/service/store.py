@@ -208,13 +208,9 @@ class Store:
             connection.execute(sql.insert(_probes).values(worker=self._worker, at=time.time()))
 
     def write(self, records: list[Record]) -> list[Any]:
-        """Write records, all or none, and update the monitor; they are on the disk when this returns.
+        """Write records, all or none, unless they are there already; they are on the disk when this returns.
 
-        Returns
-        -------
-        list
-            True for each record; a RequestError where its idempotency key came with another body before. Records that
-            are there already are not written again.
+        The result of each is True, or a RequestError where its idempotency key came with another body before.
         """
         results: list[Any] = [True] * len(records)
         with self._begin() as connection:
@@ -350,13 +346,9 @@ class Store:
         return found
 
     def write_labels(self, matched: list[tuple[Label, Any]], request: str) -> dict[str, list[Any]]:
-        """Take labels for answers that still wait for one; they are on the disk when this returns.
+        """Take labels for answers that still wait for one, and return the keys of the others.
 
-        Returns
-        -------
-        dict of list
-            The keys that are "unknown" and "labelled_already", and for each label that was "taken" the model that
-            answered, which can be updated with it; None if its row was not kept.
+        For each label that was "taken", the model that answered is returned, None if its row was not kept.
         """
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
         taken: list[dict[str, Any]] = []
