@@ -16,7 +16,7 @@ import pytest
 from onsphere import load
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
-from onsphere.service import Settings, create_app, hash_key, make_key, schemas
+from onsphere.service import Settings, create_app, hash_key, make_key, monitor_state, schemas
 
 FEATURES = ["size", "rooms", "shop", "new", "day"]
 
@@ -545,3 +545,10 @@ def test_unknown_addresses_are_named_and_balancers_may_ask_for_the_head_alone(sh
         assert detail == f"Expected an address of this service. Got {method} '{path}'. /docs lists what there is."
     for path in ("/healthz", "/readyz"):
         assert shared.http.head(path).status_code == 200
+
+
+def test_what_is_shown_covers_all_rows_that_were_answered(running, helpers, monkeypatch):
+    monkeypatch.setattr(monitor_state, "_ROWS_OF_SLICE", 7)
+    service = running()
+    assert service.assess(*[helpers.row] * 30).json()["recorded"]
+    assert service.http.get("/v1/live").json()["drift"]["rows_seen"] == 30

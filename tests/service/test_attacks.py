@@ -168,7 +168,8 @@ def test_a_full_disk_does_not_stop_answers(running, helpers):
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
 
 
-def test_a_postgresql_server_that_hangs_does_not_stop_answers(postgres, running, helpers):
+def test_a_postgresql_server_that_hangs_does_not_stop_answers(postgres, running, helpers, monkeypatch):
+    monkeypatch.setattr("onsphere.service.app._STORE_SECONDS", 0.5)
     service = running(store=postgres.url, store_timeout=0.5)
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
     query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'onsphere' AND pid <> pg_backend_pid()"
@@ -180,6 +181,9 @@ def test_a_postgresql_server_that_hangs_does_not_stop_answers(postgres, running,
         answers = [service.assess(helpers.row).json()["recorded"] for _ in range(5)]
         assert answers[-1] is False
         helpers.until(lambda: service.http.get("/readyz").status_code == 503)
+        store = service.service.recorder._store
+        stopped = store._raw
+        helpers.until(lambda: store._raw is not stopped)  # the connection is given up
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)

@@ -60,6 +60,14 @@ def test_a_large_request_is_watched_in_slices_with_the_same_result(url, facts, m
         assert [point["log_capital"] for point in live["points"]] == after[np.cumsum(sizes)].tolist()
 
 
+def test_a_monitor_passes_over_requests_of_another_model(url, facts, other_facts, open_store, helpers):
+    first, second = open_store(url), open_store(url)
+    first.catch_up(facts)
+    second.write([helpers.record(other_facts, 0.1)])
+    assert first.read_live(facts)["drift"]["rows_seen"] == 0
+    assert first.behind is None
+
+
 def test_a_reset_in_the_middle_of_a_request_forgets_all_of_it(url, facts, monkeypatch, open_store, helpers):
     monkeypatch.setattr(monitor_state, "_ROWS_OF_SLICE", 40)
     store = open_store(url)

@@ -21,7 +21,6 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Respons
 from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
 
 from onsphere.drift.recent_rows import RecentRows
 from onsphere.errors import OnsphereError
@@ -310,7 +309,8 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     none: Any = dict.fromkeys(("docs_url", "redoc_url", "openapi_url"))
     app = FastAPI(title="onsphere", description=about, lifespan=service.run, **none)
     app.state.service = service
-    app.add_exception_handler(HTTPException, _answer_http_error)
+    for status in (404, 405):
+        app.add_exception_handler(status, _answer_unknown_address)
     # `Gate` checks the keys; these tell OpenAPI.
     shown = [HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False)] if service.keys else []
     routes = _build_routes(service)
@@ -328,10 +328,9 @@ def create_app_from_environment() -> FastAPI:
     return create_app(Settings())
 
 
-async def _answer_http_error(request: Request, error: Any) -> Response:
-    detail, asked = str(error.detail), f"{request.method} {request.url.path[:100]!r}"
-    if error.status_code in (404, 405):
-        detail = f"Expected an address of this service. Got {asked}. /docs lists what there is."
+async def _answer_unknown_address(request: Request, error: Any) -> Response:
+    asked = f"{request.method} {request.url.path[:100]!r}"
+    detail = f"Expected an address of this service. Got {asked}. /docs lists what there is."
     body = RequestError(error.status_code, detail).to_json()
     return Response(body, error.status_code, headers=error.headers, media_type=JSON)
 

@@ -245,12 +245,10 @@ class Store:
         known: dict[str, str] = {str(row.idempotency): str(row.fingerprint) for row in found}
         is_new: list[bool] = []
         for place, record in enumerate(records):
-            if record.idempotency is None:
-                is_new.append(True)
-                continue
-            key, code = self._own + record.idempotency[0], record.idempotency[1]
-            is_new.append(key not in known)
-            if known.setdefault(key, code) != code:
+            name, code = record.idempotency or ("", "")
+            key = self._own + name
+            is_new.append(not name or key not in known)
+            if name and known.setdefault(key, code) != code:
                 results[place] = RequestError(
                     422,
                     "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key.",
