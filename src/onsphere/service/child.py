@@ -164,7 +164,7 @@ class ServedModel:
         """Return whether the file is another one than at the last look."""
         return self._read_signature() not in (self._seen, None)
 
-    def reload(self, prepare: Callable[[Engine], None] = lambda engine: None) -> LiveModel | None:
+    def reload(self, prepare: Callable[[Engine], object] = lambda engine: None) -> LiveModel | None:
         """Load the file again, and return the model that answered before if another one does now.
 
         After any error the old model answers. `prepare` is called with another model before it answers; the same one
