@@ -41,6 +41,7 @@ _answers = sql.Table(  # one row per answer that waits for its label
     sql.Column("answer", sql.Text, nullable=False),
     sql.Column("features", sql.Text),
     sql.Column("uncertainty", sql.Double),
+    sql.Column("service", sql.Text),
     sql.Index("onsphere_answers_key", "key", "id"),
     sqlite_autoincrement=True,
 )
@@ -57,6 +58,7 @@ _labels = sql.Table(  # one row per label
     sql.Column("value", sql.Text, nullable=False),
     sql.Column("covered", sql.Integer),
     sql.Column("error", sql.Double),
+    sql.Column("service", sql.Text),
     sql.Index("onsphere_labels_key", "key"),
     sql.Index("onsphere_labels_model", "model", "id"),
     sqlite_autoincrement=True,
@@ -138,7 +140,7 @@ class Store:
     """
 
     def __init__(self, engine: sql.Engine, *, alpha: float, keep: int, keep_answers: int, service: str = "") -> None:
-        self._own = f"{hashlib.sha256(service.encode('utf-8', 'surrogateescape')).hexdigest()[:16]} "
+        self._own = hashlib.sha256(service.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._engine, self._alpha, self._keep, self._keep_answers = engine, alpha, keep, keep_answers
         self._monitors, self._n_forgotten = MonitorShelf(alpha), 0
         self._finished: list[dict[str, Any]] = []  # how long the last answers took, storing included
@@ -237,7 +239,7 @@ class Store:
 
     def _skip_repeated(self, connection: sql.Connection, records: list[Record], results: list[Any]) -> list[bool]:
         """Return which records are new by their idempotency keys."""
-        named = {self._own + record.idempotency[0] for record in records if record.idempotency is not None}
+        named = {f"{self._own} {record.idempotency[0]}" for record in records if record.idempotency is not None}
         if not named:
             return [True] * len(records)
         columns = (assessments.c.idempotency, assessments.c.fingerprint)
@@ -246,7 +248,7 @@ class Store:
         is_new: list[bool] = []
         for place, record in enumerate(records):
             name, code = record.idempotency or ("", "")
-            key = self._own + name
+            key = f"{self._own} {name}"
             is_new.append(not name or key not in known)
             if name and known.setdefault(key, code) != code:
                 results[place] = RequestError(
@@ -271,17 +273,17 @@ class Store:
                 "missed": _find_median(record.missed),
                 "scores": _dump_scores(record, kept.get(id(record))),
                 "rejected": encode_json(record.rejected).decode() if record.rejected else "[]",
-                "idempotency": None if record.idempotency is None else self._own + record.idempotency[0],
+                "idempotency": None if record.idempotency is None else f"{self._own} {record.idempotency[0]}",
                 "fingerprint": None if record.idempotency is None else record.idempotency[1],
             }
             for record in records
         ]
         last = max(connection.execute(_INSERT, rows).scalars())
-        names = ("key", "coverage", "answer", "features", "uncertainty", "model")
+        names = ("key", "coverage", "answer", "features", "uncertainty", "model", "service")
         answers: list[dict[str, Any]] = [
-            dict(zip(names, (self._own + key, *answer, score, record.facts.sha256), strict=True))
+            dict(zip(names, (*answer, score, record.facts.sha256, self._own), strict=True))
             for record in records
-            for (key, *answer), score in zip(record.answers, record.uncertainty.tolist(), strict=False)
+            for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)
         ]
         if answers:
             connection.execute(sql.insert(_answers), answers)
@@ -289,14 +291,20 @@ class Store:
             connection.execute(sql.delete(_answers).where(_answers.c.id <= newest - self._keep_answers))
         return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
 
+    def _find_latest_answers(self, connection: sql.Connection, keys: Collection[str]) -> dict[str, Any]:
+        later, own = _answers.alias(), self._own
+        latest = sql.select(sql.func.max(later.c.id)).where(later.c.key == _answers.c.key, later.c.service == own)
+        waiting = sql.select(_answers).where(_answers.c.id == latest.scalar_subquery())
+        return {row.key: row for row in _select_keys(connection, waiting, _answers, keys)}
+
     def _find_repeated_rows(self, connection: sql.Connection, records: list[Record]) -> dict[int, Any]:
         """Return which rows of each record are known by key and have the same uncertainty: they were sent twice."""
-        given = {self._own + answer[0] for record in records for answer in record.answers}
-        known = {key: row.uncertainty for key, row in _find_latest_answers(connection, given).items()}
+        given = {answer[0] for record in records for answer in record.answers}
+        known = {key: row.uncertainty for key, row in self._find_latest_answers(connection, given).items()}
         found: dict[int, Any] = {}
         for record in records:
-            scored = zip(record.answers, record.uncertainty.tolist(), strict=False)
-            scores = {self._own + answer[0]: score for answer, score in scored}
+            pairs = zip(record.answers, record.uncertainty.tolist(), strict=False)
+            scores = {answer[0]: score for answer, score in pairs}
             is_seen = [
                 known.get(key) is not None and math.isclose(known[key], score, rel_tol=1e-6)
                 for key, score in scores.items()
@@ -327,18 +335,19 @@ class Store:
 
     def match_labels(self, labels: list[Label]) -> list[tuple[Label, Any]]:
         """Return with each label what is to be written of it and the answer to its key, or why it is not taken."""
-        names = {self._own + label.name for label in labels}
+        names = {label.name for label in labels}
+        own_labels = sql.select(_labels.c.key).where(_labels.c.service == self._own)
         with self._begin() as connection:
-            answers = _find_latest_answers(connection, names)
-            known = _select_keys(connection, sql.select(_labels.c.key), _labels, names - answers.keys())
+            answers = self._find_latest_answers(connection, names)
+            known = _select_keys(connection, own_labels, _labels, names - answers.keys())
         labelled, found = {row.key for row in known}, []
         for label in labels:
-            row = answers.get(name := self._own + label.name)
+            row = answers.get(label.name)
             judged = None if row is None else judge_label(row.answer, label.value)
             if row is None or judged is None:
-                found.append((label, "labelled_already" if name in labelled else "unknown"))
+                found.append((label, "labelled_already" if label.name in labelled else "unknown"))
                 continue
-            kept = {name: getattr(row, name) for name in ("id", "model", "key", "coverage", "features")}
+            kept = {name: getattr(row, name) for name in ("id", "model", "key", "coverage", "features", "service")}
             values = kept | {"at": time.time(), "value": json.dumps(label.value)}
             found.append((label, values | dict(zip(("covered", "error"), judged, strict=True))))
         return found
@@ -351,8 +360,9 @@ class Store:
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
         taken: list[dict[str, Any]] = []
         keys = [values["key"] for _, values in matched if isinstance(values, dict)]
+        own_answers = sql.delete(_answers).where(_answers.c.service == self._own).returning(_answers.c.id)
         with self._begin() as connection:
-            waiting = _select_keys(connection, sql.delete(_answers).returning(_answers.c.id), _answers, keys)
+            waiting = _select_keys(connection, own_answers, _answers, keys)
             left = {row.id for row in waiting}
             for label, values in matched:
                 if isinstance(values, str) or values["id"] not in left:  # another worker may have taken it
@@ -422,13 +432,6 @@ def _select_keys(connection: sql.Connection, query: Any, table: sql.Table, keys:
     ordered = sorted(keys)
     parts = [ordered[start : start + _ROWS_AT_ONCE] for start in range(0, len(ordered), _ROWS_AT_ONCE)]
     return [row for part in parts for row in connection.execute(query.where(table.c.key.in_(part)))]
-
-
-def _find_latest_answers(connection: sql.Connection, keys: Collection[str]) -> dict[str, Any]:
-    later = _answers.alias()
-    latest = sql.select(sql.func.max(later.c.id)).where(later.c.key == _answers.c.key).scalar_subquery()
-    waiting = sql.select(_answers).where(_answers.c.id == latest)
-    return {row.key: row for row in _select_keys(connection, waiting, _answers, keys)}
 
 
 def _dump_scores(record: Record, repeated: Any) -> bytes | None:
