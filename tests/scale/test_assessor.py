@@ -1,10 +1,12 @@
 import sys
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from onsphere import HCMRegressor
+from onsphere.decision import AcceptShare, Novelty
 from onsphere.drift import DriftMonitor
 from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from onsphere.export import export_onnx
@@ -36,6 +38,41 @@ def test_blocks_of_rows_change_nothing(assessor, monkeypatch):
     blocks = assessor(rows)
     assert blocks.schema == whole.schema
     np.testing.assert_allclose(blocks["upper"], whole["upper"], rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def of_numbers(tmp_path_factory):
+    frame = make_rows(200).select(["size", "age"]).to_pandas()
+    found = fit_table(frame.assign(price=frame["size"] * frame["age"]), ["price"], backbone="hist-gradient-boosting")
+    found.model.set_threshold(AcceptShare(0.5), novelty=Novelty(max=0.3))
+    path = tmp_path_factory.mktemp("numbers") / "model.onsphere"
+    return Assessor(found.model.save(path, summary=found.summary())), found.model
+
+
+def test_numbers_are_read_at_once_and_answered_alike(of_numbers, monkeypatch):
+    assessor, model = of_numbers
+    rows = make_rows(60, seed=5, scale=3.0).select(["size", "age"])
+    few = rows.set_column(1, "age", [pa.array(range(60), pa.uint8())])
+    with monkeypatch.context() as patch:
+        patch.setattr("onsphere.scale.assessor.read_features", None)
+        ways = {"at once": [assessor(rows), assessor(few)]}
+    expected = model.assess(rows.to_pandas(), coverage=0.9)
+    assert ways["at once"][0]["reason"].to_pylist() == expected.reason.tolist()
+    assert len(set(expected.reason)) > 2  # so that every word finds its rows
+    monkeypatch.setattr("onsphere.scale.assessor._read_plain_numbers", lambda table: None)
+    ways["cell by cell"] = [assessor(rows), assessor(few)]
+    assert ways["at once"] == ways["cell by cell"]
+
+
+def test_what_is_no_plain_number_is_read_cell_by_cell(of_numbers):
+    assessor, model = of_numbers
+    for cells in ([1.0, None], [1.0, float("nan")], ["1", None]):
+        rows = pa.table({"size": pa.array(cells, from_pandas=False), "age": [2.0, 2.0]})
+        frame = pd.DataFrame({"size": [1.0, np.nan], "age": [2.0, 2.0]})
+        assert assessor(rows)["value"].to_pylist() == model.predict(frame).tolist()
+    for cell in (float("inf"), 1e39):
+        with pytest.raises(InvalidInputError, match=r"the column size of a\.csv, row 8 .*Got the number"):
+            assessor(pa.table({"size": [1.0, cell], "age": [1.0, 1.0]}), source="a.csv", first_row=7)
 
 
 def test_the_schema_is_the_same_for_every_table_and_for_both_kinds_of_file(model_path, graph_path):

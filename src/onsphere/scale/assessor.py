@@ -17,7 +17,7 @@ from onsphere.errors import InvalidInputError, InvalidTypeError
 from onsphere.export import open_graph, prepare_inputs
 from onsphere.export.graph_answers import list_answers, run_graph
 from onsphere.persistence import get_calibration_method
-from onsphere.table.cells import read_features
+from onsphere.table.cells import LARGEST, read_features
 from onsphere.table.columns import Column, check_has
 from onsphere.table.files import to_frame
 from onsphere.table.model_file import load_table_model, read_summary_columns
@@ -84,7 +84,9 @@ class Assessor:
         self.columns: list[Column] = self._model.columns
         self.keep = None if keep is None else list(keep)
         self.coverage: float = self._model.coverage if coverage is None else coverage
-        self._features = [column.name for column in self.columns if column.is_feature]
+        features = [column for column in self.columns if column.is_feature]
+        self._features = [column.name for column in features]
+        self._are_numbers = all(column.kind in ("number", "boolean") for column in features)
         self._threads = ThreadpoolController()
         self.answer_schema = self._answer(self._make_empty_row()).schema
 
@@ -118,12 +120,13 @@ class Assessor:
         check_unique_names(source, table.column_names)
         kept = self.list_kept(table.column_names)
         check_has(source, table.column_names, [*self._features, *kept])
-        parts = [self.answer_schema.empty_table()]
+        features, parts = table.select(self._features), list[Any]()
         for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-            frame = to_frame(table.select(self._features).slice(start, _ROWS_AT_ONCE))
-            frame.index += first_row + start
-            parts.append(self._answer(read_features(frame, self.columns, source=source), monitor))
-        answers = pa.concat_tables(parts).combine_chunks()
+            read = self._read(features.slice(start, _ROWS_AT_ONCE), source, first_row + start)
+            parts.append(self._answer(read, monitor))
+        if len(parts) != 1:  # otherwise this would copy all of it
+            parts = [pa.concat_tables([self.answer_schema.empty_table(), *parts]).combine_chunks()]
+        [answers] = parts
         for place, name in enumerate(kept):
             answers = answers.add_column(place, table.schema.field(name).with_name(self.rename_kept(name)), table[name])
         return answers
@@ -145,6 +148,19 @@ class Assessor:
         """
         return DriftMonitor(self._model.calibration) if self._model.calibrated_by == "held-out rows" else None
 
+    def _read(self, table: Any, source: str, first_row: int) -> Any:
+        """Return the features as `read_features` does; plain numbers at once, since that looks at cells many times."""
+        if self._are_numbers:
+            numbers = _read_plain_numbers(table)
+            if numbers is not None:
+                import pandas as pd
+
+                index = pd.RangeIndex(first_row, first_row + table.num_rows)
+                return pd.DataFrame(numbers.T, index, self._features, copy=False)
+        frame = to_frame(table)
+        frame.index += first_row
+        return read_features(frame, self.columns, source=source)
+
     def _answer(self, features: Any, monitor: DriftMonitor | None = None) -> Any:
         import pyarrow as pa
 
@@ -152,13 +168,43 @@ class Assessor:
             result = self._model.assess(features, self.coverage)
         if monitor is not None:
             monitor.update(result[:: math.ceil(len(result) / _ROWS_WATCHED)])
-        return pa.table(tabulate_assessment(result, self._model.targets))
+        answers = tabulate_assessment(result, self._model.targets)
+        if result.reason is not None:
+            answers["reason"] = _encode_reasons(result.reason, result.accepted)
+        return pa.table(answers)
 
     def _make_empty_row(self) -> Any:
         import pyarrow as pa
 
         table = pa.table({name: pa.nulls(1, pa.string()) for name in self._features})
         return read_features(to_frame(table), self.columns)
+
+
+def _read_plain_numbers(table: Any) -> Any:
+    """Return columns of finite numbers as float64, shape (p, n); None if any is something else, or has gaps."""
+    from pyarrow import types
+
+    if not all(types.is_integer(column.type) or types.is_floating(column.type) for column in table.columns):
+        return None
+    if any(column.null_count for column in table.columns):
+        return None
+    numbers = np.array([column.to_numpy() for column in table.columns], dtype=np.float64)
+    return numbers if np.abs(numbers).max() <= LARGEST else None  # NaN is not
+
+
+def _encode_reasons(reasons: Any, accepted: Any) -> Any:
+    """Return the words as Arrow text; there are few different ones, so that each is written once, not in every row."""
+    import pyarrow as pa
+
+    codes, words = np.zeros(len(reasons), dtype=np.int8), [""]
+    left = np.flatnonzero(~accepted)
+    while len(left):
+        word = reasons[left[0]]
+        same = reasons[left] == word
+        codes[left[same]] = len(words)
+        words.append(str(word))
+        left = left[~same]
+    return pa.DictionaryArray.from_arrays(codes, words).cast(pa.string())
 
 
 class _Model:

@@ -137,8 +137,9 @@ def _write_answers(assessor: Assessor, job: Job, path: Path, part: Path, monitor
             writer.write_table(answers)
             counts["rows"] += answers.num_rows
             if "accepted" in answers.column_names:  # the model has a threshold
-                found = answers["reason"].value_counts().to_pylist()
-                counts.update({each["values"] or "accepted": each["counts"] for each in found})
+                found = answers["reason"].filter(pa.array(~answers["accepted"].to_numpy())).value_counts().to_pylist()
+                rejected = {each["values"]: each["counts"] for each in found}
+                counts.update(rejected, accepted=answers.num_rows - sum(rejected.values()))
 
 
 def _cast(cells: Any, wanted: Any, path: str) -> Any:
