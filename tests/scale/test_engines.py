@@ -1,6 +1,7 @@
 import operator
 import os
 import posixpath
+import re
 import subprocess
 import sys
 import time
@@ -18,27 +19,66 @@ def test_every_job_is_answered_once(n_workers):
     assert found == {number: -number for number in range(9)}
 
 
-def test_a_worker_that_is_killed_is_an_error_that_names_its_jobs():
-    with pytest.raises(InvalidInputError, match=r"killed, at one of 7, 8\. .* use fewer workers.*__main__"):
-        list(run_locally(os._exit, [7, 8], n_workers=2))
+# Work for processes that import the script which holds it; two jobs wait for each of the others.
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from onsphere.scale.engines import run_locally
+
+IS_FIRST = __name__ == "__main__"
+
+def wait_for_others(job):
+    place = Path(sys.argv[2])
+    while IS_FIRST and len(list(place.iterdir())) < 5:
+        time.sleep(0.01)
+    (place / str(job)).touch()
+    return IS_FIRST
+
+def exit_elsewhere(job):
+    if not IS_FIRST:
+        os._exit(1)
+    time.sleep(0.2)
+
+def say_pid_and_sleep(job):
+    Path(sys.argv[2], str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    n_jobs = int(sys.argv[3])
+    for job, answer in run_locally(globals()[sys.argv[1]], range(n_jobs), n_workers=2):
+        print(job, answer)
+"""
+
+
+def start(tmp_path, work, n_jobs):
+    (tmp_path / "run.py").write_text(SCRIPT)
+    (tmp_path / "pids").mkdir()
+    command = [sys.executable, str(tmp_path / "run.py"), work, str(tmp_path / "pids"), str(n_jobs)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_this_process_works_too_and_keeps_nobody_waiting(tmp_path):
+    said, _ = start(tmp_path, "wait_for_others", 40).communicate()  # of which this one does none before they did 5
+    found = [line.split() for line in said.splitlines()]
+    assert sorted(int(job) for job, _ in found) == list(range(40))
+    assert found[0] == ["2", "True"]
+
+
+def test_a_worker_that_is_killed_is_an_error_that_names_its_job(tmp_path):
+    message = r"killed, at one of {}\. .* use fewer workers.*__main__"
+    with pytest.raises(InvalidInputError, match=message.format(7)):
+        list(run_locally(os._exit, [7], n_workers=2))  # the first job is never one of this process
+    _, said = start(tmp_path, "exit_elsewhere", 9).communicate()
+    assert re.search(message.format(0), said)
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path):
-    code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom onsphere.scale.engines import run_locally\n"
-        "def say_pid_and_sleep(place):\n    Path(place).with_name(str(os.getpid())).touch()\n    time.sleep(600)\n"
-        "if __name__ == '__main__':\n"
-        "    list(run_locally(say_pid_and_sleep, [sys.argv[1] + '/0', sys.argv[1] + '/1'], n_workers=2))\n"
-    )
-    (tmp_path / "run.py").write_text(code)
-    (tmp_path / "pids").mkdir()
-    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "pids")]
-    driver = subprocess.Popen(command)
-    while len(list((tmp_path / "pids").iterdir())) < 2:
+    driver = start(tmp_path, "say_pid_and_sleep", 2)
+    while len(list((tmp_path / "pids").iterdir())) < 2:  # one job for each
         assert driver.poll() is None
         time.sleep(0.05)
     driver.kill()
-    driver.wait()
+    driver.communicate()
     for path in (tmp_path / "pids").iterdir():
         while is_running(int(path.name)):  # until the time limit of the test
             time.sleep(0.05)

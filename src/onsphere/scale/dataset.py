@@ -88,7 +88,7 @@ def assess_dataset(
     engine : {"local", "ray"}
         Processes on this machine, or tasks on a Ray cluster whose nodes can reach both folders.
     n_workers : int, optional
-        How many files are assessed at once; by default one on each core.
+        How many files are assessed at once, one of them in this process; by default one on each core.
     address : str, optional
         Of the Ray cluster; by default a new one on this machine.
     on_error : {"stop", "skip"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from onsphere._internal.processes import exit_with_parent
@@ -38,27 +40,42 @@ def run_locally(
 ) -> Iterator[tuple[Job, Answer]]:
     """Yield each job with its answer, in the order in which they are done, from processes on this machine.
 
-    One worker needs no process of its own.
+    This process is one of the workers: it has imported all that they need, so it begins while the others start.
     """
-    n_workers = n_workers or os.cpu_count() or 1
+    n_workers, left = n_workers or os.cpu_count() or 1, deque(jobs)
     if n_workers == 1:
-        yield from ((job, work(job)) for job in jobs)
+        yield from ((job, work(job)) for job in left)
         return
-    left, running = iter(jobs), dict[Future[Answer], Job]()
-    with ProcessPoolExecutor(n_workers, get_context("spawn"), exit_with_parent) as pool:
+    n_others, running, done = n_workers - 1, dict[Future[Answer], Job](), SimpleQueue[Future[Answer]]()
+    with ProcessPoolExecutor(n_others, get_context("spawn"), exit_with_parent) as pool:
+
+        def hand_out() -> None:
+            # Towards the end nobody gets a job that another one could begin at once.
+            n_each = _WAITING if len(left) > _WAITING * n_workers else 1
+            while left and sum(not future.done() for future in list(running)) < n_each * n_others:
+                job = left.popleft()
+                future = pool.submit(work, job)
+                running[future] = job
+                future.add_done_callback(finish)
+
+        def finish(future: Future[Answer]) -> None:
+            # In a thread of the pool, so that the others need not wait until this process has done its own job.
+            if not future.cancelled() and future.exception() is None:
+                with suppress(RuntimeError, IndexError):  # the pool is closed, or this process was quicker
+                    hand_out()
+            done.put(future)
+
         try:
-            while True:
-                for job in left:
-                    running[pool.submit(work, job)] = job
-                    if len(running) >= _WAITING * n_workers:
-                        break
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+            hand_out()
+            while left or running:
+                own = [left.popleft()] if left else []
+                yield from ((job, work(job)) for job in own)
+                while running and not (own and done.empty()):
+                    future = done.get()
                     answer = future.result()
                     yield running.pop(future), answer
         except BrokenProcessPool:
-            names = ", ".join(str(job) for job in list(running.values())[:n_workers])
+            names = ", ".join(str(job) for job in list(running.values())[:n_others])
             raise InvalidInputError(
                 f"Expected worker processes that live until their work is done. Got one that was killed, at one of "
                 f"{names}. If there was too little memory, use fewer workers. If a script calls this, put the call "
