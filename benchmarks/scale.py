@@ -1,6 +1,6 @@
 """What folders of files cost: on all cores, on Ray, with a node or the driver killed, and in memory.
 
-python benchmarks/scale.py                     (20 million rows; about 20 minutes on two idle cores)
+python benchmarks/scale.py                     (20 million rows; about 10 minutes on two idle cores)
 python benchmarks/scale.py --only memory       (the parts whose names begin so; the last one to be measured ends it)
 python benchmarks/scale.py --rows 400000 --memory 100000,400000       (a trial)
 
@@ -44,16 +44,14 @@ N_FILES = 40
 os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "PYTHONPATH": ":".join(sys.path)}
 
 ABOUT = """A data set of four numbers and a key per row in 40 Parquet files. The model is a small one, so that reading
-and writing count: boosting of 10 rounds of 8 leaves, target frame alone. *local* is the pool of processes on all cores,
+and writing count: boosting of 10 rounds of 8 leaves, target frame alone. *local* is two processes on this machine,
 *ray* the same files on a Ray cluster of one node on this machine, whose start is a part of the time. *node killed*:
 three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says
 whether all files of answers equal those of the local run, byte by byte, and *answers* counts their rows. *overhead* is
-the processor time of one process over that of a bare loop, in which pyarrow reads, the model's own `assess` or the
-backbone's `predict` answers, and pyarrow writes the same tables. Models by backbone have all frames; their speeds are
-rows per second of processor time. Peaks are of one process. This is not one run: the
-four runs of 20 million rows and *processes* are of an earlier state of the code than memory and overhead, which ran
-side by side, and backbones are of a trial with 400,000 rows. Other work ran on the machine (load 3 to 6 on two cores),
-so seconds, and ratios of them, are those of a busy machine."""
+the processor time of one process over that of a bare loop: load the model, read with pyarrow, answer with the model's
+own `assess` or the backbone's `predict`, and write the same tables with pyarrow. Beside the small model it is told of
+*usual*, the boosting of 200 rounds that tables get. Models by backbone have all frames; their speeds are rows per
+second of processor time. Peaks are of one process."""
 
 
 def make_rows(n_rows: int, seed: int) -> pa.Table:
@@ -66,6 +64,11 @@ def make_training_rows(n_rows: int = 4_000) -> pd.DataFrame:
     frame = make_rows(n_rows, seed=10**6).to_pandas()
     noise = np.random.default_rng(0).normal(size=n_rows) * np.exp(frame["c"] / 2)
     return frame.assign(y=frame["a"] + frame["b"] ** 2 + noise)
+
+
+def fit_usual_model(path: Path) -> Path:
+    found = fit_table(make_training_rows(), ["y"], backbone="hist-gradient-boosting", keys=["id"], frames="target")
+    return found.model.save(path, summary=found.summary())
 
 
 def fit_small_model(path: Path) -> Path:
@@ -189,50 +192,39 @@ def measure_memory(model: Path, source: Path, out: Path) -> float:
     return float(said)
 
 
-def measure_processes(model: Path, source: Path, folder: Path) -> list[dict]:
-    """Return the seconds that one process and two take."""
-    rows = []
-    for n_workers in (1, 2):
-        seconds = time_run(model, source, folder / f"with-{n_workers}", n_workers=n_workers)
-        rows.append({"processes": n_workers, "seconds": seconds})
-    return rows
-
-
 def measure_overhead(model: Path, source: Path, folder: Path, repeats: int = 3) -> list[dict]:
     """Compare one process with a loop that reads, predicts and writes, by the processor; the fastest of some turns."""
-    loaded = onsphere.load(model)
-    files = sorted(source.iterdir())
-    out = folder / "overhead"
-    assess_dataset(model, source, out, n_workers=1)
-    outputs = sorted(out.glob("*.parquet"))
-    pa.set_cpu_count(1)
-
-    def loop(predict) -> float:
-        seconds = 0.0
-        for path, output in zip(files, outputs, strict=True):
-            table, start = pq.read_table(output), 0
-            began = time.process_time()
-            with pq.ParquetWriter(folder / "bare.parquet", table.schema) as writer:
-                for batch in pq.ParquetFile(path).iter_batches(65_536, columns=["id", *NAMES]):
-                    predict(batch.to_pandas()[NAMES].astype(np.float64))
-                    writer.write_table(table.slice(start, batch.num_rows))
-                    start += batch.num_rows
-            seconds += time.process_time() - began
-        return seconds
-
-    kinds = {"assess of the model": loaded.assess, "predict of the backbone": loaded.estimator_.predict}
+    kinds = {
+        "assess of the model": lambda loaded: loaded.assess,
+        "predict of the backbone": lambda loaded: loaded.estimator_.predict,
+    }
     ours, bare = [], {name: [] for name in kinds}
     for turn in range(repeats):
+        out = folder / f"{model.stem}-{turn}"
         began = time.process_time()
-        assess_dataset(model, source, folder / f"overhead-{turn}", n_workers=1)
+        assess_dataset(model, source, out, n_workers=1)
         ours.append(time.process_time() - began)
-        for name, predict in kinds.items():
+        outputs = [pq.read_table(path) for path in sorted(out.glob("*.parquet"))]
+        for name, choose in kinds.items():
             with threadpool_limits(1):
-                bare[name].append(loop(predict))
+                began = time.process_time()
+                loop(choose(onsphere.load(model)), sorted(source.iterdir()), outputs, folder / "bare.parquet")
+                bare[name].append(time.process_time() - began)
     return [
         {"model": model.stem, "beside": name, "seconds": min(ours), "bare": min(times), "ratio": min(ours) / min(times)}
         for name, times in bare.items()
     ]
+
+
+def loop(predict: Callable[[pd.DataFrame], object], files: list[Path], outputs: list[pa.Table], path: Path) -> None:
+    pa.set_cpu_count(1)
+    for file, table in zip(files, outputs, strict=True):
+        start = 0
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for batch in pq.ParquetFile(file).iter_batches(65_536, columns=["id", *NAMES]):
+                predict(batch.to_pandas()[NAMES].astype(np.float64))
+                writer.write_table(table.slice(start, batch.num_rows))
+                start += batch.num_rows
 
 
 def measure_backbones(folder: Path, n_rows: int) -> list[dict]:
@@ -256,7 +248,7 @@ def list_parts(folder: Path, n_rows: int, memory: list[int]) -> dict[str, Callab
     """Return what is measured, in order; each gets a folder of its own, which is removed afterwards."""
     small, source = folder / "small.onsphere", folder / "in"
     ways = {
-        "local": time_run,
+        "local": partial(time_run, n_workers=2),
         "ray": run_on_one_node,
         "node killed": run_and_kill_a_node,
         "driver killed": run_and_kill_the_driver,
@@ -269,10 +261,17 @@ def list_parts(folder: Path, n_rows: int, memory: list[int]) -> dict[str, Callab
     def link(place: Path, n_linked: int) -> Path:
         return link_rows(source, place / "in", n_linked, n_rows // N_FILES)
 
+    def compare(place: Path) -> list[dict]:
+        few = place / "few"
+        few.mkdir()
+        pq.write_table(make_rows(min(n_rows, 262_144), seed=0), few / "0.parquet", compression="none")
+        usual = fit_usual_model(place / "usual.onsphere")
+        return [*measure_overhead(small, link(place, n_rows // 5), place), *measure_overhead(usual, few, place, 2)]
+
     return {
+        "one process": lambda place: time_run(small, source, place / "out", n_workers=1),
         **{name: partial(run, way) for name, way in ways.items()},
-        "processes": lambda place: measure_processes(small, source, place),
-        "overhead": lambda place: measure_overhead(small, link(place, n_rows // 4), place),
+        "overhead": compare,
         "backbones": lambda place: measure_backbones(place, min(n_rows, 131_072)),
         **{
             f"memory {n_read}": lambda place, n_read=n_read: measure_memory(small, link(place, n_read), place / "out")
@@ -331,6 +330,7 @@ def main() -> None:
         for name, part in runs.items()
     ]
     peaks = [found[f"memory {size}"] for size in sizes]
+    times = {1: found["one process"], 2: found["local"]["seconds"]}
     record(
         "scale",
         about=ABOUT,
@@ -339,8 +339,8 @@ def main() -> None:
         overhead=found["overhead"],
         memory=[{"rows": size, "peak MB": peak} for size, peak in zip(sizes, peaks, strict=True)],
         ray_over_local=runs["ray"]["seconds"] / runs["local"]["seconds"],
-        processes=found["processes"],
-        two_processes_over_one=found["processes"][0]["seconds"] / found["processes"][1]["seconds"],
+        processes=[{"processes": number, "seconds": seconds} for number, seconds in times.items()],
+        two_processes_over_one=times[1] / times[2],
         largest_over_smallest_peak=max(peaks) / min(peaks),
     )
 

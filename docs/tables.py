@@ -79,7 +79,14 @@ def make_scale_table(result: dict[str, Any]) -> str:
     is_same = all(row["same"] and row["answers"] == row["rows"] for row in killed)
     peaks = [row["peak MB"] for row in result["memory"]]
     sizes = [row["rows"] // 10**6 for row in result["memory"]]
-    overhead = [row["ratio"] for row in result["overhead"]]
+    models = list(dict.fromkeys(row["model"] for row in result["overhead"]))
+    ratios = {name: [row["ratio"] for row in result["overhead"] if row["model"] == name] for name in models}
+    overhead = [
+        f"- One process with the {name} model took {beside[0]:.2f} times the processor time of a bare loop that reads, "
+        f"calls `assess` and\n  writes, and {beside[1]:.2f} times that of one that calls `predict` of the backbone "
+        "alone."
+        for name, beside in ratios.items()
+    ]
     return (
         f"{join_rows(head, body)}\n\nFour columns, all frames; see [the benchmark](../benchmarks/scale.md). With "
         f"{runs['local']['rows'] // 10**6} million rows of a small model on two cores:\n\n"
@@ -88,11 +95,7 @@ def make_scale_table(result: dict[str, Any]) -> str:
         f"- With a node killed half-way, and with the driver killed and the call repeated, the answers were "
         f"{'the same, byte by byte' if is_same else '**not the same**'}.\n"
         f"- One process had a peak of {min(peaks):.0f} to {max(peaks):.0f} MB for {sizes[0]} to {sizes[-1]} million "
-        "rows.\n"
-        f"- One process took {overhead[0]:.2f} times the processor time of a bare loop that reads, calls `assess` and "
-        f"writes, and\n  {overhead[1]:.2f} times that of one that calls `predict` of the backbone alone.\n\n"
-        "Other work ran on the machine meanwhile, and the first line is uncertain: the local run took "
-        f"{runs['local']['seconds']:.0f} s beside Ray's and, later, {result['processes'][1]['seconds']:.0f} s."
+        "rows.\n" + "\n".join(overhead)
     )
 
 

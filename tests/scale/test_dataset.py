@@ -15,7 +15,7 @@ import pytest
 from pyarrow import csv, feather, parquet
 
 from onsphere.errors import InvalidInputError
-from onsphere.scale import Assessor, assess_dataset
+from onsphere.scale import Assessor, assess_dataset, assessor
 from onsphere.scale.dataset import DatasetSummary, _make_job
 from onsphere.scale.folders import Folder
 from onsphere.scale.worker import _can_hold, assess_on_node
@@ -313,6 +313,13 @@ def test_another_source_needs_another_folder(model_path, source, tmp_path):
     with pytest.raises(InvalidInputError, match="begun with another source"):
         assess_dataset(model_path, source / "year=2023", tmp_path / "out", n_workers=1)
     assert read_bytes(tmp_path / "out") == before
+
+
+def test_one_process_loads_the_model_once(model_path, source, tmp_path, monkeypatch):
+    loaded, load = [], assessor.load_table_model
+    monkeypatch.setattr(assessor, "load_table_model", lambda path: loaded.append(path) or load(path))
+    assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    assert loaded == [model_path]
 
 
 def test_a_model_that_is_saved_again_under_its_name_is_loaded_again(table_fit, source, tmp_path):

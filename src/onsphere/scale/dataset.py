@@ -20,7 +20,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.scale.assessor import Assessor
 from onsphere.scale.engines import check_engine, run_locally, run_on_ray
 from onsphere.scale.folders import Folder, StoredFile
-from onsphere.scale.worker import Job, assess_file, assess_on_node, list_columns
+from onsphere.scale.worker import Job, assess_file, assess_on_node, keep_assessor, list_columns
 from onsphere.table.columns import check_has
 from onsphere.table.files import read_schema
 
@@ -112,6 +112,7 @@ def assess_dataset(
         kept = _find_kept(assessor, inside, files, skip=on_error == "skip")
         absent = [name for name in _list_wanted(assessor) if name not in kept.names]
         jobs = [_make_job(file, digest, inside, outside, coverage, kept, absent) for file in files]
+        keep_assessor(assessor, jobs[0])
         done = _find_done(outside, jobs)
         outside.remove(_SUMMARY)  # of a former run
         total, failures = _Totals(sum(file.size for file in files)), dict[str, str]()

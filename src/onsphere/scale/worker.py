@@ -17,7 +17,7 @@ from onsphere.scale.folders import Folder, StoredFile
 from onsphere.table.columns import Column
 from onsphere.table.files import read_batches, read_schema
 
-__all__ = ["Job", "assess_file", "assess_on_node", "list_columns"]
+__all__ = ["Job", "assess_file", "assess_on_node", "keep_assessor", "list_columns"]
 
 _TEXT = ("string", "large_string", "string_view")
 _loaded: dict[tuple[Any, ...], Assessor] = {}  # the last one
@@ -71,9 +71,20 @@ def assess_on_node(job: Job, content: bytes) -> dict[str, Any]:
     return assess_file(content, job)
 
 
+def keep_assessor(assessor: Assessor, job: Job) -> None:
+    """Let jobs like this one, in this process, use a model that is loaded already."""
+    assessor.keep = job.kept.names
+    _loaded.clear()
+    _loaded[_make_key(job)] = assessor
+
+
+def _make_key(job: Job) -> tuple[Any, ...]:
+    return (job.model, job.coverage, *job.kept.names)
+
+
 def _load_assessor(model: Path | bytes, job: Job) -> Assessor:
     """Return the model that the run began with, which is loaded once: its content from a copy that nobody else sees."""
-    key = (job.model, job.coverage, *job.kept.names)
+    key = _make_key(job)
     if key not in _loaded:
         content = model if isinstance(model, bytes) else model.read_bytes()
         if hashlib.sha256(content).hexdigest() != Path(job.model).stem:
