@@ -1,4 +1,5 @@
 import copy
+import errno
 import hashlib
 import json
 import os
@@ -313,6 +314,24 @@ def test_another_source_needs_another_folder(model_path, source, tmp_path):
     with pytest.raises(InvalidInputError, match="begun with another source"):
         assess_dataset(model_path, source / "year=2023", tmp_path / "out", n_workers=1)
     assert read_bytes(tmp_path / "out") == before
+
+
+def test_a_full_disk_ends_the_run_even_if_bad_files_are_skipped(model_path, source, tmp_path, monkeypatch):
+    tried = []
+
+    def fill(*arguments):
+        tried.append(arguments)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("onsphere.scale.worker._write_answers", fill)
+        message = (
+            r"No space left on device\. .* 0 of 4 files are done and kept; make room, and run this again"
+        )
+        with pytest.raises(InvalidInputError, match=message):
+            assess_dataset(model_path, source, tmp_path / "out", n_workers=1, on_error="skip")
+    assert len(tried) == 1
+    assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 150
 
 
 def test_one_process_loads_the_model_once(model_path, source, tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ __all__ = ["ON_ERROR", "DatasetSummary", "assess_dataset"]
 ON_ERROR = ("stop", "skip")
 _RECORDS = "_onsphere"  # readers of data sets pass over names that begin with _
 _LONGEST_STEM = 150  # bytes of the name of a file that its answers have too
+_RUN_AGAIN = "run this again to go on, or skip such files"
 _SUMMARY = f"{_RECORDS}/summary.json"
 
 
@@ -123,11 +124,10 @@ def assess_dataset(
         for job, record in _run(left, model, content, engine, n_workers, address):
             if "error" in record:
                 failures[job.file.path] = record["error"]
-                if on_error == "stop":
-                    raise InvalidInputError(
-                        f"{record['error']} {total.n_files:,} of {len(files):,} files are done and kept; run this "
-                        "again to go on, or skip such files."
-                    )
+                if on_error == "stop" or record["is_disk_full"]:  # where every other file would fail too
+                    again = "make room, and run this again to go on" if record["is_disk_full"] else _RUN_AGAIN
+                    n_done = f"{total.n_files:,} of {len(files):,} files are done and kept"
+                    raise InvalidInputError(f"{record['error']} {n_done}; {again}.")
             else:
                 total.add(record)
             on_progress(total.n_rows, total.share)

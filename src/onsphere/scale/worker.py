@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import tempfile
 from collections import Counter
@@ -62,8 +63,15 @@ def assess_file(model: Path | bytes, job: Job) -> dict[str, Any]:
         job.out.write_record(job.record, record)
     except Exception as error:  # whatever one file holds, the others go on
         name = "" if isinstance(error, OnsphereError | OSError) else f"{type(error).__name__}: "
-        return {"error": f"{job.file.path}: {name}{' '.join(str(error).split())}"}
+        said = f"{job.file.path}: {name}{' '.join(str(error).split())}"
+        return {"error": said, "is_disk_full": _is_disk_full(error)}
     return record
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or the one that it explains, is that of a disk without room."""
+    found = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return found or (error is not None and _is_disk_full(error.__context__))
 
 
 def assess_on_node(job: Job, content: bytes) -> dict[str, Any]:
