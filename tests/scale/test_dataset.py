@@ -325,9 +325,7 @@ def test_a_full_disk_ends_the_run_even_if_bad_files_are_skipped(model_path, sour
 
     with monkeypatch.context() as patch:
         patch.setattr("onsphere.scale.worker._write_answers", fill)
-        message = (
-            r"No space left on device\. .* 0 of 4 files are done and kept; make room, and run this again"
-        )
+        message = r"No space left on device\. .* 0 of 4 files are done and kept; make room, and run this again"
         with pytest.raises(InvalidInputError, match=message):
             assess_dataset(model_path, source, tmp_path / "out", n_workers=1, on_error="skip")
     assert len(tried) == 1
