@@ -103,8 +103,6 @@ def assess_dataset(
     assessor = Assessor(model, coverage=coverage, keep=keep)
     content = model.read_bytes()
     files = _list_inputs(inside, outside)
-    if not files:
-        raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {inside}, without any.")
     with _lock(outside):
         outside.remove_leftovers()
         digest = f"{hashlib.sha256(content).hexdigest()}{model.suffix}"
@@ -173,7 +171,7 @@ def _list_inputs(source: Folder, out: Folder) -> list[StoredFile]:
         raise InvalidInputError(
             f"Expected another folder for the answers than that of the files. Got {out} for both. Choose a new folder."
         )
-    return [file for file in source.list_files() if place is None or not file.path.startswith(f"{place}/")]
+    return source.list_inputs(without=place)
 
 
 @contextmanager

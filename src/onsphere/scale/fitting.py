@@ -171,9 +171,7 @@ def _list_parts(
     wanted: list[str] = [targets] if isinstance(targets, str) else list(targets or ())
     if not wanted:
         raise parameter_error(owner, "targets", "the name of a column, or a list of names", targets)
-    files = folder.list_files()
-    if not files:
-        raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {source}, without any.")
+    files = folder.list_inputs()
     with folder.open_copy(files[0].path) as path:
         schema = read_schema(path)
     names, index = schema.names, (schema.pandas_metadata or {}).get("index_columns", [])

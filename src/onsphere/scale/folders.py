@@ -93,6 +93,13 @@ class Folder:
         found = [file for file in self._list("") if file.format is not None]
         return [file for file in found if not any(part.startswith(("_", ".")) for part in file.path.split("/"))]
 
+    def list_inputs(self, *, without: str | None = None) -> list[StoredFile]:
+        """List the tables but those in one folder; there must be some."""
+        found = [file for file in self.list_files() if without is None or not file.path.startswith(f"{without}/")]
+        if not found:
+            raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {self}, without any.")
+        return found
+
     def find_path_in(self, other: Folder) -> str | None:
         """Return the path of this folder inside another one, empty for the same folder; None if it is elsewhere."""
         (filesystem, root), (other_filesystem, other_root) = self._location, other._location
