@@ -618,6 +618,16 @@ def test_without_skops_it_says_what_to_install(path, monkeypatch):
             call()
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_what_skops_would_import_on_its_way_is_left_as_it_was(is_loaded, monkeypatch):
+    name = "sklearn.externals.array_api_compat.torch"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    if is_loaded:
+        monkeypatch.setitem(sys.modules, name, sys)
+    persistence._import_skops("A test")
+    assert (name in sys.modules) is is_loaded
+
+
 def test_the_manifest_leaves_out_libraries_that_are_not_installed(monkeypatch):
     monkeypatch.setattr(persistence, "_LIBRARIES", ("numpy", "unknown"))
     assert list(persistence._list_versions()) == ["numpy"]

@@ -78,3 +78,8 @@ def test_the_range_of_many_rows_is_that_of_a_gaussian_and_agrees_with_the_exact_
     exact = find_coverage_range(10_000, 500, 0.9, level=0.05)
     gaussian = find_coverage_range(10_001, 500, 0.9, level=0.05)
     np.testing.assert_allclose(gaussian, exact, atol=0.002)
+
+
+def test_a_new_row_that_outweighs_the_others_is_an_error():
+    with pytest.raises(InvalidInputError, match=r"9 or more times the weight of the new row\. Got 2\.5 times"):
+        conformal_quantile(np.arange(10.0), 0.9, weights=np.ones(10), new_weight=4.0)

@@ -169,18 +169,22 @@ def test_export_as_json_at_another_coverage_and_quietly(folder):
     assert run("export", "model.onsphere", "--quiet").stdout == ""
 
 
-def test_monitor_finds_the_row_at_which_a_stream_changed(folder):
+def test_monitor_says_how_far_its_alarm_is_to_be_trusted(folder):
     result = run("monitor", "model.onsphere", "stream.csv", "--reference", "fresh.csv", "--plot", "evidence.png")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Alarm at row 1" in result.stdout
     assert "calibrated by cross-validation, so a false alarm is more likely" in result.stdout
-    assert re.fullmatch(r"Columns that moved since about row \d+:", result.stdout.splitlines()[1])
-    assert "size: mean" in result.stdout.splitlines()[2]
     assert (folder / "evidence.png").stat().st_size > 5_000
 
 
-def test_monitor_finds_moved_columns_from_the_model_file(folder, houses):
-    result = json.loads(run("monitor", "model.onsphere", "stream.csv", "--json").stdout)
+def test_monitor_finds_the_row_and_the_column_of_a_change(folder, split_model):
+    result = run("monitor", split_model, "stream.csv", "--reference", "fresh.csv")
+    assert "Alarm at row 1" in result.stdout
+    assert re.fullmatch(r"Columns that moved since about row \d+:", result.stdout.splitlines()[1])
+    assert "size: mean" in result.stdout.splitlines()[2]
+
+
+def test_monitor_finds_moved_columns_from_the_model_file(folder, houses, split_model):
+    result = json.loads(run("monitor", split_model, "stream.csv", "--json").stdout)
     assert result["rows"] == 300
     assert 150 < result["alarmed_at"] < 250
     assert [hint["column"] for hint in result["hints"]] == ["size"]
@@ -190,13 +194,13 @@ def test_monitor_finds_moved_columns_from_the_model_file(folder, houses):
     stream = read_table("stream.csv")
     assert stream["sold"].dtype.kind == "M"
     stream.to_parquet("stream.parquet")
-    assert json.loads(run("monitor", "model.onsphere", "stream.parquet", "--json").stdout) == result
+    assert json.loads(run("monitor", split_model, "stream.parquet", "--json").stdout) == result
     # And a date that moved is seen as one.
     late = houses(300, 2)
     late["sold"] = (pd.to_datetime(late["sold"]) + pd.Timedelta(days=2000)).dt.strftime("%Y-%m-%d")
     late.loc[150:, "size"] += 400
     late.to_csv("late.csv", index=False)
-    hints = json.loads(run("monitor", "model.onsphere", "late.csv", "--json").stdout)["hints"]
+    hints = json.loads(run("monitor", split_model, "late.csv", "--json").stdout)["hints"]
     assert any(hint["column"] == "sold" and hint["shift"] > 4 and hint["distance"] == 1 for hint in hints)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import RidgeCV
@@ -10,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onsphere import HCMRegressor, export_onnx, load
 from onsphere.models.choice import make_candidate
-from onsphere.models.relevance import RelevanceScaler, compute_loss, find_length_scales
+from onsphere.models.relevance import RelevanceScaler, compute_loss, find_length_scales, keep_lengths
 
 
 def draw_process(n_rows, lengths, *, seed, n_columns=1, noise=0.1):
@@ -72,6 +73,16 @@ def test_a_kernel_by_relevance_errs_less_where_half_of_the_columns_say_nothing()
         )
     plain, ours = np.mean(errors, axis=0)
     assert ours < 0.75 * plain
+
+
+def test_parts_of_the_rows_keep_the_lengths_of_all():
+    X, y = make_friedman1(120, random_state=0)
+    fitted = make_candidate("kernel").set_params(kernel__n_components=50).fit(X, y)
+    copy = keep_lengths(clone(fitted), fitted).fit(X[:60], y[:60])
+    np.testing.assert_array_equal(copy["scale"].lengths_, fitted["scale"].lengths_)
+    fewer = keep_lengths(clone(fitted), fitted).fit(X[:60, :4], y[:60])
+    assert len(fewer["scale"].lengths_) == 4
+    assert keep_lengths(None, RidgeCV()) is None
 
 
 def test_it_is_saved_and_exported(tmp_path):

@@ -13,6 +13,7 @@ from onsphere.report.measured_rows import Feature
 from onsphere.report.next_steps import Findings, show_next_steps
 from onsphere.report.over_time import measure_over_time
 from onsphere.report.row_groups import rank_columns
+from onsphere.sphere import Domain
 
 N = 400
 ALWAYS = "Use it on new rows"
@@ -94,7 +95,9 @@ def test_a_domain_is_advised_for_skewed_targets_and_bounds_below_zero(good):
     assert title not in list_steps(even, model=fitted)
     assert title not in list_steps(good, model=fitted), "some targets are negative"
     assert title not in list_steps(skewed, model=object()), "only an HCMRegressor has a domain"
-    fitted.domain_ = "positive"
+    fitted.domain_ = Domain(reason="some are negative")
+    assert title in list_steps(skewed, model=fitted), "a domain without ends keeps no interval above 0"
+    fitted.domain_ = Domain(low=0.0)
     assert title not in list_steps(skewed, model=fitted)
 
 

@@ -387,7 +387,7 @@ def test_many_pages_share_one_look_at_the_store(running, monkeypatch):
 
 def test_columns_that_moved_are_named_without_an_alarm(running, helpers):
     service = running()
-    service.assess(*as_json(helpers.table(150, seed=3).assign(rooms=1.0)))
+    service.assess(*as_json(helpers.table(60, seed=3).assign(rooms=1.0)))
     drift = service.http.get("/v1/live").json()["drift"]
     assert drift["alarm"] is False
     assert [hint.split(":")[0] for hint in drift["hints"]] == ["rooms"]

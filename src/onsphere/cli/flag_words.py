@@ -18,6 +18,7 @@ FLAG_WORDS = {
     r"Leave the tolerance out": "Leave --tolerance out",
     r"file written by save": "model file of onsphere fit --save",
     r"write_report needs": "A report needs",
+    r"fit with domain=None": "fit with --domain none",
     r"say domain='positive'": "choose --domain positive",
     r"domain='(positive|count)' was asked for": r"--domain \1 was asked for",
     r"Got calibration='cv', which has none\. Choose 'split'": "Got --calibration cv, which has none. Choose split",

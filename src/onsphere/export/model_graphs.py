@@ -188,7 +188,8 @@ def _pick_width(model: Any, value: GraphArray, measured: Any) -> Any:
 def _has_plain_intervals(model: Any, asked: Asked) -> bool:
     """Return whether intervals are value ± a multiple of sigma."""
     has_curves = model._shape is not None and model._shape.trees is not None
-    return model.domain_ is None and not has_curves and asked.tails == "symmetric"
+    is_limited = model.domain_ is not None and model.domain_.is_limited
+    return not is_limited and not has_curves and asked.tails == "symmetric"
 
 
 def _check_plain(model: Any, asked: Asked) -> None:
@@ -196,7 +197,8 @@ def _check_plain(model: Any, asked: Asked) -> None:
     if isinstance(model.calibration_, RegressionCalibration) and not is_plain:
         raise InvalidInputError(
             "Expected symmetric intervals of groups, to export: value ± a multiple of sigma. Got groups together with "
-            "a domain, a local shape, quantiles or other tails. Calibrate without groups, or use the model itself."
+            "a domain, a local shape, quantiles or other tails. Calibrate without groups, fit with domain=None, or use "
+            "the model itself."
         )
 
 

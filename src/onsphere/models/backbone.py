@@ -37,6 +37,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
 from onsphere.models.fitted import FittedModel, is_fitted
+from onsphere.models.relevance import keep_lengths
 from onsphere.sphere.geometry import Array, SphericalOutput
 
 __all__ = [
@@ -516,10 +517,11 @@ class BackboneModel(MetaEstimatorMixin, BaseEstimator):
         return isinstance(self.estimator, str) and self.estimator == "auto"
 
     def _clone_chosen(self) -> Any:
-        """Return an unfitted copy; a backbone that was chosen is not chosen again."""
+        """Return an unfitted copy; a backbone that was chosen, or lengths that were found, are not chosen again."""
         fold: Any = clone(self)
         if self._is_auto():
             fold.estimator = clone(self.estimator_)
+        keep_lengths(fold.estimator, self.estimator_)
         return fold
 
     @property

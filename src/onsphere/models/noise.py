@@ -21,6 +21,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from onsphere._internal.row_hashes import make_indexable
 from onsphere._internal.validation import Floats
 from onsphere.models.backbone import clone_backbone, fit_backbone, get_learner, is_fitted_per_column, predict_columns
+from onsphere.models.relevance import keep_lengths
 from onsphere.sphere import Lift
 from onsphere.sphere.geometry import Array, SphericalOutput
 
@@ -324,13 +325,13 @@ def predict_left_out(
 
 
 def _clone_chosen(backbone: Any) -> Any:
-    """Return an unfitted copy; of a search, a copy with the parameters it has chosen, so that it is not run again."""
+    """Return an unfitted copy with what was chosen: the parameters of a search, or the lengths of columns."""
     steps, learner = get_learner(backbone)
     chosen = getattr(learner, "best_estimator_", None)
     if is_fitted_per_column(learner) and hasattr(learner.estimators_[0], "best_estimator_"):
         chosen = type(learner)(learner.estimators_[0].best_estimator_)
     if chosen is None:
-        return clone_backbone(backbone)
+        return keep_lengths(clone_backbone(backbone), backbone)
     return clone(chosen if steps is None else Pipeline([*steps.steps, ("chosen", chosen)]))
 
 

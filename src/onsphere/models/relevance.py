@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from onsphere._internal.validation import Floats
 
-__all__ = ["RelevanceScaler", "find_length_scales"]
+__all__ = ["RelevanceScaler", "find_length_scales", "keep_lengths"]
 
 _N_COMPARED = 250  # rows, at most: the cost grows with their cube
 _FEWEST_ROWS = 10
@@ -32,6 +32,16 @@ class RelevanceScaler(StandardScaler):
     Differences in a column with a long length count little. A Gaussian kernel exp(−‖x − x'‖²/2) of the scaled rows is
     that of the process.
 
+    Parameters
+    ----------
+    lengths : array of shape (p,), optional
+        Lengths that are known already: those of all rows, for a part of them. With another number of columns they are
+        found anew.
+
+    Attributes
+    ----------
+    lengths_ : array of shape (p,)
+
     Examples
     --------
     >>> import numpy as np
@@ -41,14 +51,32 @@ class RelevanceScaler(StandardScaler):
     True
     """
 
+    def __init__(self, lengths: Floats | None = None) -> None:
+        super().__init__()
+        self.lengths = lengths
+
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn means, standard deviations and lengths; without targets all lengths are alike."""
         super().fit(X, sample_weight=sample_weight)
-        standardized: Any = super().transform(X)
-        rows = np.asarray(standardized, dtype=np.float64)
-        columns = np.empty((len(rows), 0)) if y is None else np.asarray(y, dtype=np.float64).reshape(len(rows), -1)
-        self.scale_: Any = self.scale_ * find_length_scales(rows, columns)
+        self.lengths_: Floats = self.lengths  # type: ignore[reportAttributeAccessIssue]
+        if self.lengths is None or len(self.lengths) != len(self.scale_):
+            standardized: Any = super().transform(X)
+            rows = np.asarray(standardized, dtype=np.float64)
+            columns = np.empty((len(rows), 0)) if y is None else np.asarray(y, dtype=np.float64).reshape(len(rows), -1)
+            self.lengths_ = find_length_scales(rows, columns)
+        self.scale_: Any = self.scale_ * self.lengths_
         return self
+
+
+def keep_lengths(copy: Any, fitted: Any) -> Any:
+    """Return an unfitted copy of a backbone with the lengths that the fitted one found.
+
+    Each part of the rows would find others, and a model with others errs in another way than the one it stands for.
+    """
+    for name, step in getattr(fitted, "steps", ()):
+        if isinstance(step, RelevanceScaler):
+            copy.set_params(**{f"{name}__lengths": step.lengths_})
+    return copy
 
 
 def find_length_scales(rows: Floats, columns: Floats) -> Floats:
