@@ -20,6 +20,7 @@ from onsphere._internal.validation import Floats, make_random_state
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import make_default_backbone, set_random_states
+from onsphere.models.relevance import RelevanceScaler
 
 __all__ = [
     "CANDIDATES",
@@ -88,8 +89,6 @@ def _make_network(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
 def _make_kernel(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import RidgeCV
-
-    from onsphere.models.relevance import RelevanceScaler
 
     return [
         *_fill(),
