@@ -20,6 +20,7 @@ from onsphere._internal.validation import Floats, make_random_state
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import make_default_backbone, set_random_states
+from onsphere.models.landmark_kernel import LandmarkKernel
 from onsphere.models.relevance import RelevanceScaler
 
 __all__ = [
@@ -87,13 +88,12 @@ def _make_network(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
 
 
 def _make_kernel(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
-    from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import RidgeCV
 
     return [
         *_fill(),
         ("scale", RelevanceScaler()),
-        ("kernel", Nystroem(n_components=_N_LANDMARKS, gamma=0.5)),
+        ("kernel", LandmarkKernel(n_components=_N_LANDMARKS, gamma=0.5)),
         ("ridge", RidgeCV(np.logspace(-6, 2, 9))),
     ]
 
