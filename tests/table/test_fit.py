@@ -332,7 +332,7 @@ def test_a_table_whose_folds_cannot_all_be_learned_has_no_error_frame(houses):
 
 def test_large_tables_are_compared_on_enough_rows_and_no_more():
     y = np.arange(3_000.0)
-    assert [len(_split_folds(y[:n], False, 0)) for n in (60, 900, 3_000)] == [3, 2, 1]
+    assert [len(_split_folds(y[:n], False, 0)) for n in (100, 900, 3_000)] == [5, 3, 1]
 
 
 def test_with_a_time_candidates_are_compared_on_later_rows(monkeypatch):

@@ -33,14 +33,13 @@ __all__ = [
     "make_candidate",
 ]
 
-N_FOLDS = 3
-_N_COMPARED = 8_000  # rows, at most, to choose by
+N_FOLDS = 5
+_N_COMPARED = 5_000  # rows, at most, to choose by
 _N_TESTED = 500  # rows that are enough to tell backbones apart: with so many, further folds are left out
 _N_SCREENED = 2_500  # rows, at most, that the first round learns from
 _MANY_ROWS = 50_000  # of which only what is fast enough learns
 _FEW_ROWS = 1_000  # for which half of the usual trees or rounds are enough; too few for a network to learn from
 _MANY_COLUMNS = 20  # for each of which boosting would be fitted once
-_N_PARTS = 4  # one of them calibrates
 
 _N_LANDMARKS = 300  # of the kernel
 _COVERAGE = 0.9  # of the intervals that models with estimator="auto" are compared by
@@ -127,6 +126,8 @@ class Task(NamedTuple):
     has_classes : bool
     coverage : float
         Of the intervals that are compared.
+    is_ordered : bool
+        Whether rows are in the order of time.
     make_model : function of a name
         Makes the model, not yet fitted, over the candidate of that name.
     """
@@ -135,6 +136,7 @@ class Task(NamedTuple):
     target: NDArray[Any]
     has_classes: bool
     coverage: float
+    is_ordered: bool
     make_model: Callable[[str], Any]
 
     @property
@@ -172,14 +174,14 @@ def find_fast_candidate(n_rows: int, n_columns: int) -> str | None:
 
 
 def can_choose(n_rows: int, coverage: float) -> bool:
-    """Return whether there are enough rows to train, calibrate and test on a fold.
+    """Return whether half of a fold is enough to calibrate the other half.
 
     Examples
     --------
-    >>> can_choose(40, 0.9), can_choose(60, 0.9)
+    >>> can_choose(80, 0.9), can_choose(90, 0.9)
     (False, True)
     """
-    return n_rows * (N_FOLDS - 1) // N_FOLDS // _N_PARTS >= rows_needed(coverage)
+    return n_rows // N_FOLDS // 2 >= rows_needed(coverage)
 
 
 def choose_backbone(
@@ -219,7 +221,7 @@ def choose_backbone(
         Called with each candidate before it is measured.
     """
     target = np.asarray(y) if has_classes else np.asarray(y, dtype=np.float64)
-    task = Task(make_indexable(X), target, has_classes, coverage, make_model)
+    task = Task(make_indexable(X), target, has_classes, coverage, is_ordered, make_model)
     folds = _split_by_time(target, has_classes) if is_ordered else _split_folds(target, has_classes, random_state)
     table = {name: dict[str, Any](backbone=name) for name in _list_candidates(len(target))}
 
@@ -309,24 +311,22 @@ def _try(job: Callable[..., dict[str, float]], task: Task, name: str, *given: An
 
 
 def _split_folds(target: NDArray[Any], has_classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:
-    """Return rows to train, calibrate and test on; a class is in all three, or is too rare and is in none."""
+    """Return rows to train on and the halves of each fold, which calibrate each other; rare classes are left out.
+
+    So four fifths of the rows are learned from. With fewer, candidates win that lose once they have all rows.
+    """
     from sklearn.model_selection import KFold, StratifiedKFold
 
     rows = np.random.RandomState(random_state).permutation(len(target))[:_N_COMPARED]
+    n_folds = N_FOLDS
     if has_classes:
         labels, counts = np.unique(target[rows], return_counts=True)
-        rows = rows[np.isin(target[rows], labels[counts >= N_FOLDS])]
-    splitter = StratifiedKFold if has_classes else KFold
-    folds: list[tuple[Any, Any, Any]] = []
-    for kept, test in splitter(N_FOLDS).split(rows, target[rows]):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a class with fewer rows than parts
-            n_parts = _N_PARTS
-            if has_classes:
-                n_parts = min(_N_PARTS, np.unique(target[rows[kept]], return_counts=True)[1].max())
-            train, held = next(splitter(n_parts).split(kept, target[rows[kept]]))
-        folds.append((rows[kept[train]], rows[kept[held]], rows[test]))
-    return folds[: math.ceil(_N_TESTED / len(folds[0][2]))]
+        n_folds = min(N_FOLDS, counts.max())
+        rows = rows[np.isin(target[rows], labels[counts >= n_folds])]
+        rows = rows[np.argsort(target[rows], kind="stable")]  # every other row is then of the same classes
+    splitter = StratifiedKFold(n_folds) if has_classes else KFold(n_folds)
+    folds = [(rows[kept], rows[test[::2]], rows[test[1::2]]) for kept, test in splitter.split(rows, target[rows])]
+    return folds[: math.ceil(_N_TESTED / (len(rows) // n_folds))]
 
 
 def _split_by_time(target: NDArray[Any], has_classes: bool) -> list[tuple[Any, Any, Any]]:
@@ -337,7 +337,7 @@ def _split_by_time(target: NDArray[Any], has_classes: bool) -> list[tuple[Any, A
     ends = np.linspace(0, min(len(target), _N_COMPARED), 7).astype(int) + max(len(target) - _N_COMPARED, 0)
     folds: list[tuple[Any, Any, Any]] = []
     for start, stop in ((ends[5], ends[6]), (ends[4], ends[5])):
-        train, held = np.split(np.arange(ends[0], start), [start - (start - ends[0]) // _N_PARTS - ends[0]])
+        train, held = np.split(np.arange(ends[0], start), [start - (start - ends[0]) // 4 - ends[0]])
         parts = [held, np.arange(start, stop)]
         if has_classes:
             parts = [rows[np.isin(target[rows], target[train])] for rows in parts]
@@ -347,7 +347,7 @@ def _split_by_time(target: NDArray[Any], has_classes: bool) -> list[tuple[Any, A
 
 def _screen(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str, float]:
     """Return the error of the plain backbone on rows left out."""
-    kept, test = np.concatenate(fold[:2])[-_N_SCREENED:], fold[2]
+    kept, test = fold[0][-_N_SCREENED:], np.concatenate(fold[1:])
     labels = np.unique(task.target[kept]) if task.has_classes else None
     wanted = task.target if labels is None else (task.target[:, None] == labels).astype(np.float64)
     model = task.make_model(name)
@@ -367,33 +367,39 @@ def _measure(task: Task, name: str, folds: list[tuple[Any, Any, Any]]) -> dict[s
 
 
 def _measure_fold(task: Task, name: str, fold: tuple[Any, Any, Any]) -> dict[str, float]:
+    """Return the figures of a model on rows that others calibrate; without an order, these are measured as well."""
     # In units of the spread of each output, so that no output outweighs the others.
     target = task.target if task.has_classes else _standardize(task.target, fold[0])
     train, held, test = ((_safe_indexing(task.X, rows), target[rows]) for rows in fold)
-    model = task.make_model(name).fit(*train).calibrate(*held)
-    if task.has_classes:
-        result = model.assess(test[0], coverage=task.coverage)
-        truth = test[1][:, None] == model.classes_
-        wrong = result.value != test[1]
-        # By hand, because a class may be too rare to be in every fold.
-        brier = np.mean(np.sum((result.probabilities - truth) ** 2, axis=1))
-        covered = np.mean(np.any(result.prediction_set & truth, axis=1))
-        figures = {"error": wrong.mean(), "coverage": covered, "Brier": brier}
-    else:
-        value = model.predict(test[0]).reshape(len(test[1]), -1)
-        ends = model.predict_interval(test[0], coverage=task.coverage, simultaneous=False)
-        truth, ends = test[1].reshape(value.shape), ends.reshape(*value.shape, 2)
-        scores = [
-            metrics.winkler_score(*columns, coverage=task.coverage)
-            for columns in zip(truth.T, ends[..., 0].T, ends[..., 1].T, strict=True)
-        ]
-        figures = {
-            "error": np.sqrt(np.mean((value - truth) ** 2)),
-            "coverage": np.mean((ends[..., 0] <= truth) & (truth <= ends[..., 1])),
-            "width": np.mean(ends[..., 1] - ends[..., 0]),
-            "Winkler": np.mean(scores),
-        }
-    return {figure: float(number) for figure, number in figures.items()}
+    model = task.make_model(name).fit(*train)
+    measure = _measure_classes if task.has_classes else _measure_numbers
+    pairs = [(held, test)] if task.is_ordered else [(held, test), (test, held)]
+    found = [measure(model.calibrate(*known), *unknown, task.coverage) for known, unknown in pairs]
+    return {figure: float(np.mean([each[figure] for each in found])) for figure in found[0]}
+
+
+def _measure_classes(model: Any, X: Any, labels: NDArray[Any], coverage: float) -> dict[str, float]:
+    result = model.assess(X, coverage=coverage)
+    truth = labels[:, None] == model.classes_
+    # By hand, because a class may be too rare to be in every fold.
+    brier = np.mean(np.sum((result.probabilities - truth) ** 2, axis=1))
+    covered = np.mean(np.any(result.prediction_set & truth, axis=1))
+    return {"error": np.mean(result.value != labels), "coverage": covered, "Brier": brier}
+
+
+def _measure_numbers(model: Any, X: Any, target: Floats, coverage: float) -> dict[str, float]:
+    value = model.predict(X).reshape(len(target), -1)
+    ends = model.predict_interval(X, coverage=coverage, simultaneous=False).reshape(*value.shape, 2)
+    truth, lower, upper = target.reshape(value.shape), ends[..., 0], ends[..., 1]
+    scores = [
+        metrics.winkler_score(*columns, coverage=coverage) for columns in zip(truth.T, lower.T, upper.T, strict=True)
+    ]
+    return {
+        "error": np.sqrt(np.mean((value - truth) ** 2)),
+        "coverage": np.mean((lower <= truth) & (truth <= upper)),
+        "width": np.mean(upper - lower),
+        "Winkler": float(np.mean(scores)),
+    }
 
 
 def _standardize(target: Floats, kept: Any) -> Floats:
