@@ -38,7 +38,7 @@ _N_COMPARED = 5_000  # rows, at most, to choose by
 _N_TESTED = 500  # rows that are enough to tell backbones apart: with so many, further folds are left out
 _N_SCREENED = 2_500  # rows, at most, that the first round learns from
 _MANY_ROWS = 50_000  # of which only what is fast enough learns
-_FEW_ROWS = 1_000  # for which half of the usual trees or rounds are enough; too few for a network to learn from
+_FEW_ROWS = 1_000  # for which half of the usual trees are enough; too few for a network to learn from
 _MANY_COLUMNS = 20  # for each of which boosting would be fitted once
 
 _N_LANDMARKS = 300  # of the kernel
@@ -68,10 +68,6 @@ def _make_boosting(n_rows: int, n_columns: int) -> list[tuple[str, Any]]:
     # Fewer features for each split and fewer rows in a leaf than by default: of six settings, tried on six tables and
     # on rows that the benchmark of real tables does not measure on, about level with the best and cheaper.
     options: Any = {"max_iter": 200, "learning_rate": 0.08, "max_features": 0.5, "min_samples_leaf": 10}
-    if 0 < n_rows < _FEW_ROWS:
-        # Half the rounds with larger steps: Winkler score .985, error .999 of those, in .6 of the time, on ten tables
-        # of at most 600 rows, on splits that no benchmark uses.
-        options |= {"max_iter": 100, "learning_rate": 0.15}
     return [("boosting", HistGradientBoostingRegressor(**options))]
 
 
