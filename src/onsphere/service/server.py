@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import math
 import os
 import resource
@@ -165,6 +166,11 @@ class _Server(uvicorn.Server):
         finally:
             if self._last_resort is not None:
                 self._last_resort.cancel()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        gc.collect()  # all that the libraries and the model hold would be looked through again and again, which
+        gc.freeze()  # takes a tenth of a second in which nobody is answered
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         super().handle_exit(sig, frame)
