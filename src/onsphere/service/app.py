@@ -43,7 +43,7 @@ logger = logging.getLogger("onsphere.service")
 _PAGE = Path(__file__).parent / "page"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
 _LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
-_LABELS_SECONDS = 1.0  # between looks at labels that other workers took
+_FOLLOW_SECONDS = 1.0  # between looks at rows and labels of all workers
 _TICK = 0.05  # seconds between looks at threads and clocks
 _STORE_SECONDS = 5.0  # of silence after which a connection to the store is given up
 _NAME = re.compile(rb"[!-~]{1,200}")
@@ -75,9 +75,9 @@ class Service:
         clocks = asyncio.create_task(_repeat(_TICK, self._check_clocks))
         self.batcher.start()
         await asyncio.to_thread(self.recorder.start)
-        await asyncio.to_thread(self._follow_labels)
+        await self._follow()
         self.metrics.loaded.set(self.served.loaded_at)
-        tasks = [asyncio.create_task(_repeat(_LABELS_SECONDS, asyncio.to_thread, self._follow_labels))]
+        tasks = [asyncio.create_task(_repeat(_FOLLOW_SECONDS, self._follow))]
         if settings.watch:
             tasks.append(asyncio.create_task(_repeat(settings.watch, asyncio.to_thread, self._reload_if_changed)))
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -100,8 +100,16 @@ class Service:
         self.recorder.check_time()
         self.batcher.check_time()
 
-    def _follow_labels(self) -> None:
-        self._catch_up(self.served.live.engine)
+    async def _follow(self) -> None:
+        """Let the monitor and the model follow the rows and labels that any worker took."""
+        with suppress(Exception):  # of the store, which the recorder notes
+            await self._read_slices()
+        await asyncio.to_thread(self._catch_up, self.served.live.engine)
+
+    async def _read_slices(self) -> None:
+        facts = self.served.facts
+        while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
+            pass  # single rows have their turn after each slice
 
     def _catch_up(self, engine: Engine) -> bool:
         """Update a model with the labels that it has not seen, and return False if the store does not give them."""
@@ -229,8 +237,7 @@ class Service:
         facts, reason = self.served.facts, None
         found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None, "labels": None}
         try:
-            while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
-                pass  # single rows have their turn after each slice
+            await self._read_slices()
             found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_live(facts)))
         except Exception as error:
             reason = str(error)
@@ -368,8 +375,8 @@ def _build_routes(service: Service) -> APIRouter:
         """
         return _answer_json(await service.take_labels(request))
 
-    @routes.get("/v1/model", response_model=schemas.ModelFacts, responses=errors())
-    async def describe_model() -> Any:
+    @routes.get("/v1/model", responses=errors())
+    async def describe_model() -> Response:
         """Describe the model: columns, targets, threshold, calibration."""
         served = service.served
         more = {"loaded_at": served.loaded_at, "reload_trouble": served.trouble}
@@ -392,8 +399,8 @@ def _build_routes(service: Service) -> APIRouter:
         service.forget_recent()
         return {"reset": True}
 
-    @routes.get("/v1/live", response_model=schemas.Live, responses=errors())
-    async def live() -> Any:
+    @routes.get("/v1/live", responses=errors())
+    async def live() -> Response:
         """Return what the page shows: throughput, times, uncertainties, drift, labels, rejected rows."""
         return _answer_json(await service.get_live())
 

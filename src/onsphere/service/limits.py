@@ -8,6 +8,7 @@ import random
 import re
 import time
 import traceback
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -81,7 +82,9 @@ class Gate:
                     raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
             await self._app(scope, body.replay, send_with_headers)
         except RequestError as error:
-            await body.drain()  # a client that is cut off may never read its answer
+            with suppress(RequestError):  # a client that is cut off may never read its answer
+                while not (body.ended or body.waits):
+                    await body.read(keep=False)
             await _send_error(error, send_with_headers, is_last=not body.ended)
         except Exception as error:
             self._log_fault(error, state["request"])
@@ -163,42 +166,34 @@ class _Body:
     """The body of a request as it arrives, which has some seconds to do so."""
 
     def __init__(self, headers: dict[bytes, bytes], receive: Any, seconds: float) -> None:
-        self._receive, self._seconds, self._parts = receive, seconds, []
+        self._receive, self._seconds = receive, seconds
+        self._parts: list[bytes] = []
         self._deadline = asyncio.get_running_loop().time() + seconds
-        self._waits = b"expect" in headers  # the client sends nothing before we say so
-        self.n_bytes = 0
+        self.waits = b"expect" in headers  # the client sends nothing before we say so
         self.ended = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+        self.n_bytes, self._is_replayed = 0, False
 
-    async def read(self) -> int:
+    async def read(self, *, keep: bool = True) -> int:
         """Read the next part and return its length."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise RequestError(408, f"Expected the whole request within {self._seconds:g} s.") from None
-        if message["type"] == "http.disconnect":
-            self.ended = True
-            raise RequestError(408, "The client went away before its request had arrived.")
         self.ended = not message.get("more_body", False)
-        if self._parts is not None:
+        if message["type"] == "http.disconnect":
+            raise RequestError(408, "The client went away before its request had arrived.")
+        if keep:
             self._parts.append(message["body"])
             self.n_bytes += len(message["body"])
         return len(message["body"])
 
-    async def drain(self) -> None:
-        """Read what is left and forget it."""
-        self._parts: list[bytes] | None = None
-        try:
-            while not (self.ended or self._waits):
-                await self.read()
-        except RequestError:
-            return
-
     async def replay(self) -> Any:
         """Return the whole body to the application, and after that whatever comes."""
-        if self._parts is None:
+        if self._is_replayed:
             return await self._receive()
-        content, self._parts = b"".join(self._parts), None
+        self._is_replayed, content = True, b"".join(self._parts)
+        self._parts.clear()
         return {"type": "http.request", "body": content, "more_body": False}
 
 
