@@ -338,8 +338,7 @@ def create_app_from_environment() -> FastAPI:
 async def _answer_unknown_address(request: Request, error: Any) -> Response:
     asked = f"{request.method} {request.url.path[:100]!r}"
     detail = f"Expected an address of this service. Got {asked}. /docs lists what there is."
-    body = RequestError(error.status_code, detail).to_json()
-    return Response(body, error.status_code, headers=error.headers, media_type=JSON)
+    return RequestError(error.status_code, detail).to_response(error.headers)
 
 
 def _is_known(service: Service, request: Request) -> bool:

@@ -85,12 +85,13 @@ class Gate:
             with suppress(RequestError):  # a client that is cut off may never read its answer
                 while not (body.ended or body.waits):
                     await body.read(keep=False)
-            await _send_error(error, send_with_headers, is_last=not body.ended)
+            more = {} if body.ended else {"connection": "close"}
+            await error.to_response(more)(scope, receive, send_with_headers)
         except Exception as error:
             self._log_fault(error, state["request"])
             if not status:
                 fault = RequestError(500, f"onsphere failed. Its logs say more about request {state['request']}.")
-                await _send_error(fault, send_with_headers)
+                await fault.to_response()(scope, receive, send_with_headers)
         finally:
             self._held -= body.n_bytes
             self._metrics.in_flight.dec()
@@ -195,15 +196,6 @@ class _Body:
         self._is_replayed, content = True, b"".join(self._parts)
         self._parts.clear()
         return {"type": "http.request", "body": content, "more_body": False}
-
-
-async def _send_error(error: RequestError, send: Any, *, is_last: bool = False) -> None:
-    body = error.to_json()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    headers |= {"connection": "close"} if is_last else {}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
 
 
 @lru_cache(maxsize=1_000)

@@ -87,19 +87,16 @@ def _check_reachable(settings: Settings) -> None:
         )
 
 
-@contextmanager
-def _listen(settings: Settings) -> Generator[socket.socket]:
+def _listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         reason = "which another program uses" if error.errno == errno.EADDRINUSE else f"which failed: {error.strerror}"
         raise InvalidInputError(
             f"Expected to listen on {settings.host} port {settings.port}, {reason}. Choose another port or "
             "host; port 0 takes a free one."
         ) from None
-    with listener:
-        yield listener
 
 
 @contextmanager
@@ -130,9 +127,6 @@ class TimedConfig(uvicorn.Config):
     """The options of uvicorn, and the seconds that a `TimedProtocol` waits."""
 
     def __init__(self, app: Any, settings: Settings) -> None:
-        tls: dict[str, Any] = (
-            {"ssl_certfile": settings.certfile, "ssl_keyfile": settings.keyfile} if settings.certfile else {}
-        )
         super().__init__(
             app,
             http=TimedProtocol,
@@ -147,7 +141,8 @@ class TimedConfig(uvicorn.Config):
             timeout_keep_alive=15,
             timeout_graceful_shutdown=max(1, round(settings.grace)),
             h11_max_incomplete_event_size=64 * 2**10,
-            **tls,
+            ssl_certfile=settings.certfile or None,
+            ssl_keyfile=settings.keyfile or None,
         )
         self.seconds, self.grace = settings.read_timeout, settings.grace
         # On a busy machine a worker imports for longer than the 5 s after which uvicorn would kill and replace it.
