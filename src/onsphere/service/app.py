@@ -150,8 +150,8 @@ class Service:
         fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.facts.sha256}
         logger.log(logging.WARNING if reason else logging.INFO, "reload", extra={"fields": fields})
 
-    async def assess(self, scope: Any, body: bytes) -> tuple[bytes, str, bool]:
-        """Return the body of an answer, its media type, and whether it was recorded."""
+    async def assess(self, scope: Any, body: bytes) -> Response:
+        """Return the answer to `POST /v1/assess`."""
         state, options = scope["state"], _read_options(scope["query_string"])
         headers: dict[bytes, bytes] = state["headers"]
         media_type = answer_type = read_media_type(headers.get(b"content-type", b""))
@@ -186,10 +186,11 @@ class Service:
         if options.record:
             self.metrics.count_rows(n_rows, n_accepted)
         state["log_fields"].update(rows=n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
-        if answer_type != JSON:
-            return reply.body, answer_type, recorded
-        head = f'{{"model":"{facts.sha256}","coverage":{share},"recorded":{str(recorded).lower()},"rows":'
-        return head.encode() + reply.body + b"}", answer_type, recorded
+        is_recorded, content = str(recorded).lower(), reply.body
+        if answer_type == JSON:
+            head = f'{{"model":"{facts.sha256}","coverage":{share},"recorded":{is_recorded},"rows":'
+            content = head.encode() + content + b"}"
+        return Response(content, headers={"x-recorded": is_recorded}, media_type=answer_type)
 
     async def take_labels(self, request: Request) -> dict[str, Any]:
         """Join the labels of a request to the answers in the store, and return what `POST /v1/labels` answers."""
@@ -282,26 +283,6 @@ def _read_options(query: bytes) -> schemas.Options:
         raise RequestError(422, f"Expected {found[0].expected}. Got {found[0].got}.", found) from None
 
 
-class _AssessRoute:
-    """Answers `POST /v1/assess` before FastAPI sees it, which takes as long as the model."""
-
-    def __init__(self, app: Any, *, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] != "/v1/assess" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        body, media_type, recorded = await self._service.assess(scope, (await receive())["body"])
-        headers = [
-            (b"content-type", media_type.encode() + (b"; charset=utf-8" if media_type == CSV else b"")),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-recorded", b"true" if recorded else b"false"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
 def create_app(settings: Settings, *, served: ServedModel | None = None) -> FastAPI:
     """Create the application of a service.
 
@@ -324,8 +305,7 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     app.include_router(routes, dependencies=[*map(Depends, shown)])
     _add_pages(app, service)
     paths = frozenset(getattr(route, "path", "") for route in [*routes.routes, *app.routes])
-    app.add_middleware(_AssessRoute, service=service)
-    app.add_middleware(Gate, settings=settings, keys=service.keys, metrics=service.metrics, paths=paths)
+    app.add_middleware(Gate, service=service, paths=paths)
     instrument(app)
     return app
 

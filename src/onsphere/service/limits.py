@@ -38,13 +38,15 @@ class Gate:
     """The layer around the application: rejects what is too much, before it is read where possible, and logs the rest.
 
     It finds out whose key a request has. The paths are counted by name. The logs quote the error of a failure only if
-    they may hold features.
+    they may hold features. `POST /v1/assess` goes to the service past FastAPI, which takes as long as the model.
     """
 
-    def __init__(
-        self, app: Any, *, settings: Settings, keys: dict[str, Key], metrics: Metrics, paths: frozenset[str]
-    ) -> None:
-        self._app, self._settings, self._keys, self._metrics, self._paths = app, settings, keys, metrics, paths
+    def __init__(self, app: Any, *, service: Any, paths: frozenset[str]) -> None:
+        self._app, self._service, self._paths = app, service, paths
+        settings: Settings = service.settings
+        keys: dict[str, Key] = service.keys
+        metrics: Metrics = service.metrics
+        self._settings, self._keys, self._metrics = settings, keys, metrics
         self._held = 0  # bytes of bodies in memory
         # Without keys, a page of another site must not reach the service by giving itself the name of this machine.
         self._own_names = is_loopback(settings.host) and not keys and not settings.open
@@ -80,7 +82,11 @@ class Gate:
                 self._check_size(scope, body.n_bytes)
                 if self._held > _MAX_BODIES * self._settings.max_body:
                     raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
-            await self._app(scope, body.replay, send_with_headers)
+            if scope["path"] == "/v1/assess" and scope["method"] == "POST":
+                answer = await self._service.assess(scope, (await body.replay())["body"])
+                await answer(scope, receive, send_with_headers)
+            else:
+                await self._app(scope, body.replay, send_with_headers)
         except RequestError as error:
             with suppress(RequestError):  # a client that is cut off may never read its answer
                 while not (body.ended or body.waits):
