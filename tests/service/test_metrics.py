@@ -1,6 +1,7 @@
 """The layer that guards, logs and counts each request."""
 
 import asyncio
+from types import SimpleNamespace
 
 from onsphere.service import Settings
 from onsphere.service.limits import Gate
@@ -8,7 +9,8 @@ from onsphere.service.metrics import Metrics
 
 
 def watch(inner):
-    return Gate(inner, settings=Settings("m"), keys={}, metrics=Metrics(), paths=frozenset())
+    service = SimpleNamespace(settings=Settings("m"), keys={}, metrics=Metrics())
+    return Gate(inner, service=service, paths=frozenset())
 
 
 def test_other_kinds_of_connections_are_passed_on():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic_core import to_json
+from starlette.responses import Response
 
 from onsphere.assessment import Assessment
 from onsphere.service.engine import Facts
@@ -119,16 +120,11 @@ def _build_table(result: Assessment, facts: Facts, keys: dict[str, list[Any]], *
     for name, values in (named | answers).items():
         if isinstance(values, list) or values.dtype.kind in "OU":
             values = [escape(value) if isinstance(value, str) else value for value in values]
-        columns[escape(name)] = _build_column(pa, values)
+        try:
+            columns[escape(name)] = pa.array(values)
+        except (pa.ArrowException, OverflowError):  # JSON may have keys of several kinds
+            columns[escape(name)] = pa.array([None if value is None else str(value) for value in values])
     return pa.table(columns)
-
-
-def _build_column(pa: Any, values: Any) -> Any:
-    """Return a column; as text where JSON had keys of several kinds."""
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError):
-        return pa.array([None if value is None else str(value) for value in values])
 
 
 class RequestError(Exception):
@@ -138,16 +134,11 @@ class RequestError(Exception):
         super().__init__(status, detail, problems)
         self.status, self.detail, self.problems = status, detail, problems
 
-    def to_json(self) -> bytes:
-        """Return the body of the answer."""
-        return encode_json({"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]})
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that an answer of this status needs."""
-        if self.status == 401:
-            return {"www-authenticate": "Bearer"}
-        return {"retry-after": "1"} if self.status == 503 else {}
+    def to_response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """Return the answer, with headers beside those that its status needs."""
+        needed = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(self.status, {})
+        body = encode_json({"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]})
+        return Response(body, self.status, headers={**needed, **(headers or {})}, media_type="application/json")
 
 
 def make_problem_error(problems: Sequence[Problem]) -> RequestError:

@@ -43,7 +43,7 @@ logger = logging.getLogger("onsphere.service")
 _PAGE = Path(__file__).parent / "page"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
 _LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
-_LABELS_SECONDS = 1.0  # between looks at labels that other workers took
+_FOLLOW_SECONDS = 1.0  # between looks at rows and labels of all workers
 _TICK = 0.05  # seconds between looks at threads and clocks
 _STORE_SECONDS = 5.0  # of silence after which a connection to the store is given up
 _NAME = re.compile(rb"[!-~]{1,200}")
@@ -75,9 +75,9 @@ class Service:
         clocks = asyncio.create_task(_repeat(_TICK, self._check_clocks))
         self.batcher.start()
         await asyncio.to_thread(self.recorder.start)
-        await asyncio.to_thread(self._follow_labels)
+        await self._follow()
         self.metrics.loaded.set(self.served.loaded_at)
-        tasks = [asyncio.create_task(_repeat(_LABELS_SECONDS, asyncio.to_thread, self._follow_labels))]
+        tasks = [asyncio.create_task(_repeat(_FOLLOW_SECONDS, self._follow))]
         if settings.watch:
             tasks.append(asyncio.create_task(_repeat(settings.watch, asyncio.to_thread, self._reload_if_changed)))
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -100,8 +100,16 @@ class Service:
         self.recorder.check_time()
         self.batcher.check_time()
 
-    def _follow_labels(self) -> None:
-        self._catch_up(self.served.live.engine)
+    async def _follow(self) -> None:
+        """Let the monitor and the model follow the rows and labels that any worker took."""
+        with suppress(Exception):  # of the store, which the recorder notes
+            await self._read_slices()
+        await asyncio.to_thread(self._catch_up, self.served.live.engine)
+
+    async def _read_slices(self) -> None:
+        facts = self.served.facts
+        while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
+            pass  # single rows have their turn after each slice
 
     def _catch_up(self, engine: Engine) -> bool:
         """Update a model with the labels that it has not seen, and return False if the store does not give them."""
@@ -142,8 +150,8 @@ class Service:
         fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.facts.sha256}
         logger.log(logging.WARNING if reason else logging.INFO, "reload", extra={"fields": fields})
 
-    async def assess(self, scope: Any, body: bytes) -> tuple[bytes, str, bool]:
-        """Return the body of an answer, its media type, and whether it was recorded."""
+    async def assess(self, scope: Any, body: bytes) -> Response:
+        """Return the answer to `POST /v1/assess`."""
         state, options = scope["state"], _read_options(scope["query_string"])
         headers: dict[bytes, bytes] = state["headers"]
         media_type = answer_type = read_media_type(headers.get(b"content-type", b""))
@@ -178,10 +186,11 @@ class Service:
         if options.record:
             self.metrics.count_rows(n_rows, n_accepted)
         state["log_fields"].update(rows=n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
-        if answer_type != JSON:
-            return reply.body, answer_type, recorded
-        head = f'{{"model":"{facts.sha256}","coverage":{share},"recorded":{str(recorded).lower()},"rows":'
-        return head.encode() + reply.body + b"}", answer_type, recorded
+        is_recorded, content = str(recorded).lower(), reply.body
+        if answer_type == JSON:
+            head = f'{{"model":"{facts.sha256}","coverage":{share},"recorded":{is_recorded},"rows":'
+            content = head.encode() + content + b"}"
+        return Response(content, headers={"x-recorded": is_recorded}, media_type=answer_type)
 
     async def take_labels(self, request: Request) -> dict[str, Any]:
         """Join the labels of a request to the answers in the store, and return what `POST /v1/labels` answers."""
@@ -229,8 +238,7 @@ class Service:
         facts, reason = self.served.facts, None
         found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None, "labels": None}
         try:
-            while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
-                pass  # single rows have their turn after each slice
+            await self._read_slices()
             found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_live(facts)))
         except Exception as error:
             reason = str(error)
@@ -275,26 +283,6 @@ def _read_options(query: bytes) -> schemas.Options:
         raise RequestError(422, f"Expected {found[0].expected}. Got {found[0].got}.", found) from None
 
 
-class _AssessRoute:
-    """Answers `POST /v1/assess` before FastAPI sees it, which takes as long as the model."""
-
-    def __init__(self, app: Any, *, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] != "/v1/assess" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        body, media_type, recorded = await self._service.assess(scope, (await receive())["body"])
-        headers = [
-            (b"content-type", media_type.encode() + (b"; charset=utf-8" if media_type == CSV else b"")),
-            (b"content-length", b"%d" % len(body)),
-            (b"x-recorded", b"true" if recorded else b"false"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
 def create_app(settings: Settings, *, served: ServedModel | None = None) -> FastAPI:
     """Create the application of a service.
 
@@ -317,8 +305,7 @@ def create_app(settings: Settings, *, served: ServedModel | None = None) -> Fast
     app.include_router(routes, dependencies=[*map(Depends, shown)])
     _add_pages(app, service)
     paths = frozenset(getattr(route, "path", "") for route in [*routes.routes, *app.routes])
-    app.add_middleware(_AssessRoute, service=service)
-    app.add_middleware(Gate, settings=settings, keys=service.keys, metrics=service.metrics, paths=paths)
+    app.add_middleware(Gate, service=service, paths=paths)
     instrument(app)
     return app
 
@@ -331,8 +318,7 @@ def create_app_from_environment() -> FastAPI:
 async def _answer_unknown_address(request: Request, error: Any) -> Response:
     asked = f"{request.method} {request.url.path[:100]!r}"
     detail = f"Expected an address of this service. Got {asked}. /docs lists what there is."
-    body = RequestError(error.status_code, detail).to_json()
-    return Response(body, error.status_code, headers=error.headers, media_type=JSON)
+    return RequestError(error.status_code, detail).to_response(error.headers)
 
 
 def _is_known(service: Service, request: Request) -> bool:
@@ -368,8 +354,8 @@ def _build_routes(service: Service) -> APIRouter:
         """
         return _answer_json(await service.take_labels(request))
 
-    @routes.get("/v1/model", response_model=schemas.ModelFacts, responses=errors())
-    async def describe_model() -> Any:
+    @routes.get("/v1/model", responses=errors())
+    async def describe_model() -> Response:
         """Describe the model: columns, targets, threshold, calibration."""
         served = service.served
         more = {"loaded_at": served.loaded_at, "reload_trouble": served.trouble}
@@ -392,8 +378,8 @@ def _build_routes(service: Service) -> APIRouter:
         service.forget_recent()
         return {"reset": True}
 
-    @routes.get("/v1/live", response_model=schemas.Live, responses=errors())
-    async def live() -> Any:
+    @routes.get("/v1/live", responses=errors())
+    async def live() -> Response:
         """Return what the page shows: throughput, times, uncertainties, drift, labels, rejected rows."""
         return _answer_json(await service.get_live())
 

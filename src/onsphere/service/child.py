@@ -54,7 +54,7 @@ class Child:
         self._connection, theirs = _processes.Pipe()
         arguments = (theirs, self._path, self._content, self._settings)
         self._process = _processes.Process(target=_run_process, args=arguments, name="onsphere-child", daemon=True)
-        with _hide_main_module(), _block_stop_signals():
+        with _start_apart():
             self._process.start()
         self._end = Finalize(self, _end_process, (self._process, self._connection), exitpriority=10)
         self._last_label = 0
@@ -174,21 +174,20 @@ class ServedModel:
             raise InvalidInputError(f"Expected to load {self._path}, which is being loaded. Try again in a moment.")
         try:
             self._seen = self._read_signature()
-            try:
-                content = read_content(self._path)
-                before, self.trouble = self.live, None
-                if hashlib.sha256(content).hexdigest() == self.facts.sha256:
-                    return None
-                live = self._load(content)
-                prepare(live.engine)
-                self.live, self.loaded_at = live, time.time()
-                return before
-            except OnsphereError as error:
-                self.trouble = str(error)
-                raise
-            except Exception as error:  # whatever a file brings about, the next one is loaded again
-                self.trouble = f"Expected a model in {self._path}. Got an error: {type(error).__name__}: {error}."
-                raise InvalidInputError(self.trouble) from error
+            content = read_content(self._path)
+            before, self.trouble = self.live, None
+            if hashlib.sha256(content).hexdigest() == self.facts.sha256:
+                return None
+            live = self._load(content)
+            prepare(live.engine)
+            self.live, self.loaded_at = live, time.time()
+            return before
+        except OnsphereError as error:
+            self.trouble = str(error)
+            raise
+        except Exception as error:  # whatever a file brings about, the next one is loaded again
+            self.trouble = f"Expected a model in {self._path}. Got an error: {type(error).__name__}: {error}."
+            raise InvalidInputError(self.trouble) from error
         finally:
             self._lock.release()
 
@@ -201,25 +200,19 @@ class ServedModel:
 
 
 @contextmanager
-def _hide_main_module() -> Generator[None]:
-    """Hide the script that starts a service: the child would run it again, unless it is written with that in mind."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+def _start_apart() -> Generator[None]:
+    """Start a process that neither runs the script of its parent again nor gets the signals that stop the parent.
 
-
-@contextmanager
-def _block_stop_signals() -> Generator[None]:
-    """Start processes that no stop signal reaches, since it may be sent to a whole group; their parent ends them."""
-    resource_tracker.ensure_running()  # which would unblock them
+    Such a signal may be sent to a whole group; the parent ends its processes itself.
+    """
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    resource_tracker.ensure_running()  # which would unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.modules["__main__"] = main
 
 
 def _end_process(process: Any, connection: Any) -> None:

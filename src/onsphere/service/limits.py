@@ -8,6 +8,7 @@ import random
 import re
 import time
 import traceback
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,13 +38,15 @@ class Gate:
     """The layer around the application: rejects what is too much, before it is read where possible, and logs the rest.
 
     It finds out whose key a request has. The paths are counted by name. The logs quote the error of a failure only if
-    they may hold features.
+    they may hold features. `POST /v1/assess` goes to the service past FastAPI, which takes as long as the model.
     """
 
-    def __init__(
-        self, app: Any, *, settings: Settings, keys: dict[str, Key], metrics: Metrics, paths: frozenset[str]
-    ) -> None:
-        self._app, self._settings, self._keys, self._metrics, self._paths = app, settings, keys, metrics, paths
+    def __init__(self, app: Any, *, service: Any, paths: frozenset[str]) -> None:
+        self._app, self._service, self._paths = app, service, paths
+        settings: Settings = service.settings
+        keys: dict[str, Key] = service.keys
+        metrics: Metrics = service.metrics
+        self._settings, self._keys, self._metrics = settings, keys, metrics
         self._held = 0  # bytes of bodies in memory
         # Without keys, a page of another site must not reach the service by giving itself the name of this machine.
         self._own_names = is_loopback(settings.host) and not keys and not settings.open
@@ -79,15 +82,22 @@ class Gate:
                 self._check_size(scope, body.n_bytes)
                 if self._held > _MAX_BODIES * self._settings.max_body:
                     raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
-            await self._app(scope, body.replay, send_with_headers)
+            if scope["path"] == "/v1/assess" and scope["method"] == "POST":
+                answer = await self._service.assess(scope, (await body.replay())["body"])
+                await answer(scope, receive, send_with_headers)
+            else:
+                await self._app(scope, body.replay, send_with_headers)
         except RequestError as error:
-            await body.drain()  # a client that is cut off may never read its answer
-            await _send_error(error, send_with_headers, is_last=not body.ended)
+            with suppress(RequestError):  # a client that is cut off may never read its answer
+                while not (body.ended or body.waits):
+                    await body.read(keep=False)
+            more = {} if body.ended else {"connection": "close"}
+            await error.to_response(more)(scope, receive, send_with_headers)
         except Exception as error:
             self._log_fault(error, state["request"])
             if not status:
                 fault = RequestError(500, f"onsphere failed. Its logs say more about request {state['request']}.")
-                await _send_error(fault, send_with_headers)
+                await fault.to_response()(scope, receive, send_with_headers)
         finally:
             self._held -= body.n_bytes
             self._metrics.in_flight.dec()
@@ -163,52 +173,35 @@ class _Body:
     """The body of a request as it arrives, which has some seconds to do so."""
 
     def __init__(self, headers: dict[bytes, bytes], receive: Any, seconds: float) -> None:
-        self._receive, self._seconds, self._parts = receive, seconds, []
+        self._receive, self._seconds = receive, seconds
+        self._parts: list[bytes] = []
         self._deadline = asyncio.get_running_loop().time() + seconds
-        self._waits = b"expect" in headers  # the client sends nothing before we say so
-        self.n_bytes = 0
+        self.waits = b"expect" in headers  # the client sends nothing before we say so
         self.ended = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
+        self.n_bytes, self._is_replayed = 0, False
 
-    async def read(self) -> int:
+    async def read(self, *, keep: bool = True) -> int:
         """Read the next part and return its length."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise RequestError(408, f"Expected the whole request within {self._seconds:g} s.") from None
-        if message["type"] == "http.disconnect":
-            self.ended = True
-            raise RequestError(408, "The client went away before its request had arrived.")
         self.ended = not message.get("more_body", False)
-        if self._parts is not None:
+        if message["type"] == "http.disconnect":
+            raise RequestError(408, "The client went away before its request had arrived.")
+        if keep:
             self._parts.append(message["body"])
             self.n_bytes += len(message["body"])
         return len(message["body"])
 
-    async def drain(self) -> None:
-        """Read what is left and forget it."""
-        self._parts: list[bytes] | None = None
-        try:
-            while not (self.ended or self._waits):
-                await self.read()
-        except RequestError:
-            return
-
     async def replay(self) -> Any:
         """Return the whole body to the application, and after that whatever comes."""
-        if self._parts is None:
+        if self._is_replayed:
             return await self._receive()
-        content, self._parts = b"".join(self._parts), None
+        self._is_replayed, content = True, b"".join(self._parts)
+        self._parts.clear()
         return {"type": "http.request", "body": content, "more_body": False}
-
-
-async def _send_error(error: RequestError, send: Any, *, is_last: bool = False) -> None:
-    body = error.to_json()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    headers |= {"connection": "close"} if is_last else {}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
 
 
 @lru_cache(maxsize=1_000)

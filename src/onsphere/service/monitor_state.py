@@ -1,9 +1,9 @@
 """Keep one drift monitor for all workers.
 
 The monitor depends only on the scores, in the order in which they were written. So a request only writes its scores;
-a worker catches up with them when the page asks and after some hundred rows, in slices, between which answers are
-written. From time to time it writes the monitor, with the number of the last request that it has seen, for others to go
-on from. All come to the same alarm at the same row.
+a worker catches up with them every second and when the page asks, in slices, between which answers are written. From
+time to time it writes the monitor, with the number of the last request that it has seen, for others to go on from. All
+come to the same alarm at the same row.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from onsphere.drift import DriftMonitor
 from onsphere.service.engine import Facts
 
 _ROWS_BETWEEN = 5_000  # before the monitor is written again
-_ROWS_UNSEEN = 500  # before a worker catches up
-_ROWS_OF_SLICE = 1_000  # for which answers wait to be written
+_ROWS_OF_SLICE = 500  # for which answers wait to be written
 _POINTS = 300  # requests of which the page draws the evidence
 
 metadata = sql.MetaData()
@@ -167,29 +166,27 @@ class SharedMonitor:
 
 
 class MonitorShelf:
-    """The monitor of the model that answers, updated with what other workers have written since.
-
-    `behind` has the facts of the model whose monitor has rows to catch up with, so many that it should be done now.
-    """
+    """The monitor of the model that answers, updated with what other workers have written since."""
 
     def __init__(self, alpha: float) -> None:
-        self._alpha, self._n_unseen = alpha, 0
-        self.behind: Facts | None = None
+        self._alpha = alpha
         self.forget()
 
     def forget(self) -> None:
         """Forget what was read; the next look reads it again."""
         self._current: SharedMonitor | None = None
 
-    def catch_up(self, connection: sql.Connection, facts: Facts) -> SharedMonitor | None:
-        """Read a slice and return the monitor of a model; None if there are no calibration scores to compare with."""
-        self._n_unseen = 0
+    def catch_up(self, connection: sql.Connection, facts: Facts) -> tuple[SharedMonitor | None, bool]:
+        """Read a slice, and return the monitor of a model and whether it has read all.
+
+        Without calibration scores to compare with, there is no monitor.
+        """
         if facts.calibration is None:
-            self.behind = None
-            return None
+            return None, True
         name, shared = name_monitor(facts, self._alpha), self._current
         found = connection.execute(_FIND, {"own": name}).first()
-        generation, position, last = found or (0, 0, connection.execute(_last).scalar() or 0)
+        generation, position, newest = found or (0, 0, connection.execute(_last).scalar())
+        last: int = newest or 0
         if found is None:
             rows = Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed)
             shared = SharedMonitor(name, DriftMonitor(rows, alpha=self._alpha), generation, last)
@@ -198,11 +195,11 @@ class MonitorShelf:
             columns = sql.select(_monitors.c.state, _monitors.c.alarm_time).where(_monitors.c.model == name)
             state, alarm_time = connection.execute(columns).one()
             shared = SharedMonitor(name, DriftMonitor.from_state(json.loads(state)), generation, position, alarm_time)
-        if last is not None and last > shared.position:
+        if last > shared.position:
             shared.read_slice(connection, last, 1 if facts.missed is None else 2)
             shared.write(connection)
-        self._current, self.behind = shared, facts if shared.position < (last or 0) else None
-        return shared
+        self._current = shared
+        return shared, shared.position >= last
 
     def prepare(self, connection: sql.Connection, records: Sequence[Any]) -> None:
         """Make sure that the models of records have a monitor before these are written."""
@@ -210,15 +207,9 @@ class MonitorShelf:
             if self._current is None or self._current.name != name_monitor(facts, self._alpha):
                 self.catch_up(connection, facts)
 
-    def count(self, records: Sequence[Any]) -> None:
-        """Count rows that were written, which the monitor has not seen."""
-        self._n_unseen += sum(len(record.uncertainty) for record in records)
-        if records and self._n_unseen >= min(_ROWS_UNSEEN, _ROWS_BETWEEN):
-            self.behind = records[-1].facts
-
     def reset(self, connection: sql.Connection, facts: Facts) -> None:
         """Start the monitor of a model again."""
-        shared = self.catch_up(connection, facts)
+        shared, _ = self.catch_up(connection, facts)
         if shared is not None:
             shared.monitor.reset()
             shared.generation, shared.alarm_time, shared.n_ahead = shared.generation + 1, None, 0
@@ -226,4 +217,3 @@ class MonitorShelf:
             shared.write(connection, is_due=True)
             # The page must not draw evidence from before the reset as if it came after.
             connection.execute(sql.update(assessments).where(_is_own).values(log_capital=None), {"own": shared.name})
-            self.behind = None

@@ -103,28 +103,22 @@ class Recorder:
         while not is_over:
             jobs, is_over = self._take_waiting()
             to_write = [job for job in jobs if isinstance(job[0], list)]
-            if to_write or not (jobs or self._is_behind):
+            if to_write or not jobs:
                 self._attempt(to_write, lambda jobs=to_write: self._write(jobs))
             for job in jobs:
                 if not isinstance(job[0], list):
                     self._attempt([job], lambda job=job: _finish([job], job[0](self._store)))
-            if self._is_behind:
-                self._attempt([], lambda: self._store.catch_up(self._store.behind))
         self._store.close()
         self.trouble = "The service has ended."
         self._fail_waiting()
 
-    @property
-    def _is_behind(self) -> bool:
-        return self.trouble is None and self._store.behind is not None
-
     def _take_waiting(self) -> tuple[list[Job], bool]:
         """Take all jobs that wait, none if none comes for a while, and say whether the end is among them."""
         jobs: list[Job] = []
-        n_records, seconds = 0, 0.0 if self._is_behind else _PAUSE
+        n_records = 0
         while n_records < _MAX_TOGETHER:
             try:
-                job = self._waiting.get(block=not jobs, timeout=seconds)
+                job = self._waiting.get(block=not jobs, timeout=_PAUSE)
             except queue.Empty:
                 break
             if job is None:

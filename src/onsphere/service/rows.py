@@ -317,20 +317,15 @@ def _is_fitting(types: Any, column: Column, kind: Any) -> bool:
     # pyarrow's cast of a decimal looks its scale up in a table without checking the table's length.
     is_decimal = types.is_decimal(kind) and abs(kind.scale) <= kind.precision
     is_number = types.is_integer(kind) or types.is_floating(kind) or is_decimal
-    is_date = types.is_date(kind) or types.is_timestamp(kind)
-    match column.kind:
-        case _ if types.is_null(kind):
-            return True
-        case "number":
-            return is_number or (is_text and column.written_as_text)
-        case "boolean":
-            return types.is_boolean(kind) or (is_text and column.written_as_text)
-        case "category":
-            return is_text
-        case "date":
-            return is_text or is_date
-        case _:
-            return is_text or is_date or is_number or types.is_boolean(kind)
+    is_date, is_boolean = types.is_date(kind) or types.is_timestamp(kind), types.is_boolean(kind)
+    is_spelled = is_text and column.written_as_text
+    fits = {
+        "number": is_number or is_spelled,
+        "boolean": is_boolean or is_spelled,
+        "category": is_text,
+        "date": is_text or is_date,
+    }
+    return types.is_null(kind) or fits.get(column.kind, is_text or is_date or is_number or is_boolean)
 
 
 def _read_keys(values: Any) -> list[Any]:

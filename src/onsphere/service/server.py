@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import math
 import os
 import resource
@@ -86,19 +87,16 @@ def _check_reachable(settings: Settings) -> None:
         )
 
 
-@contextmanager
-def _listen(settings: Settings) -> Generator[socket.socket]:
+def _listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         reason = "which another program uses" if error.errno == errno.EADDRINUSE else f"which failed: {error.strerror}"
         raise InvalidInputError(
             f"Expected to listen on {settings.host} port {settings.port}, {reason}. Choose another port or "
             "host; port 0 takes a free one."
         ) from None
-    with listener:
-        yield listener
 
 
 @contextmanager
@@ -129,9 +127,6 @@ class TimedConfig(uvicorn.Config):
     """The options of uvicorn, and the seconds that a `TimedProtocol` waits."""
 
     def __init__(self, app: Any, settings: Settings) -> None:
-        tls: dict[str, Any] = (
-            {"ssl_certfile": settings.certfile, "ssl_keyfile": settings.keyfile} if settings.certfile else {}
-        )
         super().__init__(
             app,
             http=TimedProtocol,
@@ -146,7 +141,8 @@ class TimedConfig(uvicorn.Config):
             timeout_keep_alive=15,
             timeout_graceful_shutdown=max(1, round(settings.grace)),
             h11_max_incomplete_event_size=64 * 2**10,
-            **tls,
+            ssl_certfile=settings.certfile or None,
+            ssl_keyfile=settings.keyfile or None,
         )
         self.seconds, self.grace = settings.read_timeout, settings.grace
         # On a busy machine a worker imports for longer than the 5 s after which uvicorn would kill and replace it.
@@ -165,6 +161,11 @@ class _Server(uvicorn.Server):
         finally:
             if self._last_resort is not None:
                 self._last_resort.cancel()
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        gc.collect()  # all that the libraries and the model hold would be looked through again and again, which
+        gc.freeze()  # takes a tenth of a second in which nobody is answered
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         super().handle_exit(sig, frame)

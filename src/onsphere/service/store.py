@@ -222,7 +222,6 @@ class Store:
             fresh = [record for record, is_fresh in zip(records, is_new, strict=True) if is_fresh]
             self._monitors.prepare(connection, fresh)
             written = self._insert(connection, fresh) if fresh else []
-            self._monitors.count(fresh)
             last = written[-1][0] - self._keep if written else 0
             if last >= self._n_forgotten + self._keep // 100:
                 connection.execute(_FORGET, {"last": last})
@@ -314,17 +313,10 @@ class Store:
             known |= scores
         return found
 
-    @property
-    def behind(self) -> Facts | None:
-        """The facts of the model whose monitor should catch up with rows that were written."""
-        return self._monitors.behind
-
-    def catch_up(self, facts: Facts | None) -> bool:
+    def catch_up(self, facts: Facts) -> bool:
         """Let the monitor of a model read a slice of the rows that were written, and return whether it has read all."""
-        if facts is not None:
-            with self._begin() as connection:
-                self._monitors.catch_up(connection, facts)
-        return self.behind is None
+        with self._begin() as connection:
+            return self._monitors.catch_up(connection, facts)[1]
 
     def reset(self, facts: Facts) -> None:
         """Start the monitor of a model again, for all workers."""
@@ -395,7 +387,7 @@ class Store:
         labels = sql.select(_labels.c.covered, _labels.c.error).order_by(_labels.c.id.desc()).limit(2 * ROLLING)
         labels = labels.where(_labels.c.model == facts.sha256, _labels.c.coverage == facts.coverage)
         with self._begin() as connection:
-            shared = self._monitors.catch_up(connection, facts)
+            shared, _ = self._monitors.catch_up(connection, facts)
             counted = connection.execute(minute).all()
             points = connection.execute(own.limit(300)).all()
             rejected = connection.execute(own.where(table.rejected != "[]").limit(10)).all()
