@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onsphere.errors import InvalidInputError, MissingExtraError
+from onsphere.scale import engines
 from onsphere.scale.engines import check_engine, connect, run_jobs
 
 
@@ -17,6 +18,15 @@ from onsphere.scale.engines import check_engine, connect, run_jobs
 def test_every_job_is_answered_once(n_workers):
     found = dict(run_jobs(operator.mul, range(9), -1, n_workers=n_workers))
     assert found == {number: -number for number in range(9)}
+
+
+def test_a_worker_watches_its_parent_and_keeps_what_jobs_share(monkeypatch):
+    seen = []
+    monkeypatch.setattr(engines, "exit_with_parent", lambda: seen.append("watch"))
+    monkeypatch.setattr(engines, "_shared", [])
+    engines._start_worker(-1)
+    assert [engines._work_with_shared(operator.mul, job) for job in (2, 3)] == [-2, -3]
+    assert seen == ["watch"]
 
 
 # Work for processes that import the script which holds it; two jobs wait for each of the others.
