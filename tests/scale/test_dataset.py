@@ -19,7 +19,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.scale import Assessor, assess_dataset, assessor
 from onsphere.scale.dataset import DatasetSummary, _make_job
 from onsphere.scale.folders import Folder
-from onsphere.scale.worker import _can_hold, assess_file, assess_on_node
+from onsphere.scale.worker import _can_hold, assess_file
 from onsphere.table import fit_table
 from tests.scale.conftest import make_rows, read_bytes, to_frame
 
@@ -291,11 +291,11 @@ def test_a_node_loads_the_model_that_it_is_sent_once_and_leaves_no_copy(model_pa
     assert str(job) == "year=2023/a.parquet"
     monkeypatch.setattr("onsphere.scale.worker._loaded", {})
     (tmp_path / f"onsphere-{digest}").write_bytes(b"a model that somebody planted")
-    assert "Expected the model that this run began with" in assess_on_node(job, b"another")["error"]
-    assert assess_on_node(job, content)["rows"] == 50
-    assert assess_on_node(job, b"which is not read again")["rows"] == 50
+    assert "Expected the model that this run began with" in assess_file(job, b"another")["error"]
+    assert assess_file(job, content)["rows"] == 50
+    assert assess_file(job, b"which is not read again")["rows"] == 50
     monkeypatch.setattr("onsphere.scale.worker._loaded", {})
-    assert assess_file(model_path, job)["rows"] == 50  # as another process on this machine does
+    assert assess_file(job, content)["rows"] == 50  # as another process on this machine does
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name.startswith("onsphere-")]
 
 

@@ -10,42 +10,52 @@ from pathlib import Path
 import pytest
 
 from onsphere.errors import InvalidInputError, MissingExtraError
-from onsphere.scale.engines import check_engine, connect, run_locally, run_on_ray
+from onsphere.scale import engines
+from onsphere.scale.engines import check_engine, connect, run_jobs
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_every_job_is_answered_once(n_workers):
-    found = dict(run_locally(operator.neg, range(9), n_workers=n_workers))
+    found = dict(run_jobs(operator.mul, range(9), -1, n_workers=n_workers))
     assert found == {number: -number for number in range(9)}
+
+
+def test_a_worker_watches_its_parent_and_keeps_what_jobs_share(monkeypatch):
+    seen = []
+    monkeypatch.setattr(engines, "exit_with_parent", lambda: seen.append("watch"))
+    monkeypatch.setattr(engines, "_shared", [])
+    engines._start_worker(-1)
+    assert [engines._work_with_shared(operator.mul, job) for job in (2, 3)] == [-2, -3]
+    assert seen == ["watch"]
 
 
 # Work for processes that import the script which holds it; two jobs wait for each of the others.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
-from onsphere.scale.engines import run_locally
+from onsphere.scale.engines import run_jobs
 
 IS_FIRST = __name__ == "__main__"
 
-def wait_for_others(job):
-    place = Path(sys.argv[2])
+def wait_for_others(job, place):
+    place = Path(place)
     while IS_FIRST and len(list(place.iterdir())) < 5:
         time.sleep(0.01)
     (place / str(job)).touch()
     return IS_FIRST
 
-def exit_elsewhere(job):
+def exit_elsewhere(job, place):
     if not IS_FIRST:
         os._exit(1)
     time.sleep(0.2)
 
-def say_pid_and_sleep(job):
-    Path(sys.argv[2], str(os.getpid())).touch()
+def say_pid_and_sleep(job, place):
+    Path(place, str(os.getpid())).touch()
     time.sleep(600)
 
 if __name__ == "__main__":
     n_jobs = int(sys.argv[3])
-    for job, answer in run_locally(globals()[sys.argv[1]], range(n_jobs), n_workers=2):
+    for job, answer in run_jobs(globals()[sys.argv[1]], range(n_jobs), sys.argv[2], n_workers=2):
         print(job, answer)
 """
 
@@ -66,8 +76,8 @@ def test_this_process_works_too_and_keeps_nobody_waiting(tmp_path):
 
 def test_a_worker_that_is_killed_is_an_error_that_names_its_job(tmp_path):
     message = r"killed, at one of {}\. .* use fewer workers.*__main__"
-    with pytest.raises(InvalidInputError, match=message.format(7)):
-        list(run_locally(os._exit, [7], n_workers=2))  # the first job is never one of this process
+    with pytest.raises(InvalidInputError, match=message.format(re.escape(str(os._exit)))):
+        list(run_jobs(operator.call, [os._exit], 7, n_workers=2))  # the first job is never one of this process
     _, said = start(tmp_path, "exit_elsewhere", 9).communicate()
     assert re.search(message.format(0), said)
 
@@ -118,15 +128,38 @@ def test_a_new_cluster_is_on_this_machine_whatever_the_environment_says(monkeypa
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_cluster_of_its_own_is_closed_in_the_end(monkeypatch):
+def test_a_new_cluster_works_alone_or_with_this_process_and_is_closed_in_the_end(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert dict(run_on_ray(posixpath.join, "abc", "x", n_workers=1)) == {"a": "a/x", "b": "b/x", "c": "c/x"}
+    assert dict(run_jobs(posixpath.join, "abc", "x", engine="ray", n_workers=1)) == {"a": "a/x", "b": "b/x", "c": "c/x"}
     assert not ray.is_initialized()
+
+    def is_elsewhere(job, pid):
+        while (
+            os.getpid() == pid and job and not ray.is_initialized()
+        ):  # or all would be done before the cluster is there
+            time.sleep(0.01)
+        time.sleep(0.01)
+        return os.getpid() != pid
+
+    found = dict(run_jobs(is_elsewhere, range(40), os.getpid(), engine="ray", n_workers=2))
+    assert sorted(found) == list(range(40))
+    assert not found[0]  # done while the cluster started
+    assert set(found.values()) == {True, False}
+    assert not ray.is_initialized()
+
+
+def test_an_error_while_a_cluster_starts_is_not_lost(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **options: time.sleep(0.1))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "put", lambda shared: shared)
+    with pytest.raises(ZeroDivisionError):
+        list(run_jobs(operator.truediv, [1], 0, engine="ray", n_workers=2))
 
 
 def test_ray_is_named_if_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="ray"):
-        next(run_on_ray(operator.mul, [1], 2))
+        next(run_jobs(operator.mul, [1], 2, engine="ray"))

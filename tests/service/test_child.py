@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,9 +87,19 @@ def test_a_file_that_cannot_be_loaded_or_fails_is_told(models, talk, tmp_path, m
     assert "fails on one row: division by zero" in str(error)
 
 
-def test_a_process_ends_when_its_parent_is_another(monkeypatch):
-    parents, ended = iter([7, 7, 1]), threading.Event()
-    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+@pytest.mark.parametrize(
+    ("parents", "are_alive"),
+    [
+        ([7, 7, 1], None),
+        ([7, 7, 1], [True]),
+        ([1, 1, 1], [True, False]),
+    ],  # the last was killed while the process started
+)
+def test_a_process_ends_when_its_parent_is_gone(monkeypatch, parents, are_alive):
+    found, ended = iter(parents), threading.Event()
+    starter = are_alive and SimpleNamespace(is_alive=iter(are_alive).__next__)
+    monkeypatch.setattr("onsphere._internal.processes.parent_process", lambda: starter)
+    monkeypatch.setattr(os, "getppid", lambda: next(found))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
     child.exit_with_parent()

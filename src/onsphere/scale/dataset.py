@@ -6,10 +6,9 @@ import fcntl
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,9 +17,9 @@ import numpy as np
 from onsphere._internal.validation import check_option
 from onsphere.errors import InvalidInputError
 from onsphere.scale.assessor import Assessor
-from onsphere.scale.engines import check_engine, run_locally, run_on_ray
+from onsphere.scale.engines import check_engine, run_jobs
 from onsphere.scale.folders import Folder, StoredFile
-from onsphere.scale.worker import Job, assess_file, assess_on_node, keep_assessor, list_columns
+from onsphere.scale.worker import Job, assess_file, keep_assessor, list_columns
 from onsphere.table.columns import check_has
 from onsphere.table.files import read_schema
 
@@ -89,7 +88,8 @@ def assess_dataset(
     engine : {"local", "ray"}
         Processes on this machine, or tasks on a Ray cluster whose nodes can reach both folders.
     n_workers : int, optional
-        How many files are assessed at once, one of them in this process; by default one on each core.
+        How many files are assessed at once; by default one on each core. One of them is assessed in this process,
+        unless the work is done on a cluster that others have started.
     address : str, optional
         Of the Ray cluster; by default a new one on this machine.
     on_error : {"stop", "skip"}
@@ -97,7 +97,8 @@ def assess_dataset(
     on_progress : function of an int and a float, optional
         Called first and after each file, with the number of rows and the share of bytes that are done.
     """
-    check_engine("assess_dataset", engine, n_workers, address)
+    where: Any = {"engine": engine, "n_workers": n_workers, "address": address}
+    check_engine("assess_dataset", **where)
     check_option("assess_dataset", "on_error", on_error, ON_ERROR)
     model, inside, outside = Path(model), Folder(source), Folder(out)
     assessor = Assessor(model, coverage=coverage, keep=keep)
@@ -119,7 +120,7 @@ def assess_dataset(
             total.add(record)
         on_progress(total.n_rows, total.share)
         left = [job for job in jobs if job.record not in done]
-        for job, record in _run(left, model, content, engine, n_workers, address):
+        for job, record in run_jobs(assess_file, left, content, **where):
             if "error" in record:
                 failures[job.file.path] = record["error"]
                 if on_error == "stop" or record["is_disk_full"]:  # where every other file would fail too
@@ -305,14 +306,3 @@ def _is_whole(record: dict[str, Any]) -> bool:
         and all(type(number) is int for number in [*numbers, *rejected.values()])
         and isinstance(value, float | None)
     )
-
-
-# --- the work ---
-
-
-def _run(
-    jobs: Sequence[Job], model: Path, content: bytes, engine: str, n_workers: int | None, address: str | None
-) -> Iterator[tuple[Job, dict[str, Any]]]:
-    if engine == "ray":
-        return run_on_ray(assess_on_node, jobs, content, n_workers=n_workers, address=address)
-    return run_locally(partial(assess_file, model), jobs, n_workers=n_workers)

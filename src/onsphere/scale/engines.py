@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from threading import Event
+from typing import Any, Generic, TypeVar
 
 from onsphere._internal.processes import exit_with_parent
 from onsphere._internal.validation import check_number, check_option, missing_extra_error
 from onsphere.errors import InvalidInputError
 
-__all__ = ["check_engine", "connect", "run_locally", "run_on_ray"]
+__all__ = ["check_engine", "connect", "run_jobs"]
 
 ENGINES = ("local", "ray")
 _WAITING = 2  # jobs for each worker that are handed out at once
@@ -35,47 +36,96 @@ def check_engine(owner: str, engine: str, n_workers: int | None, address: str | 
         raise InvalidInputError(f"Expected no address with the engine {engine}. Got {address}. Pass engine='ray'.")
 
 
-def run_locally(
-    work: Callable[[Job], Answer], jobs: Iterable[Job], *, n_workers: int | None = None
+def run_jobs(
+    work: Callable[[Job, Any], Answer],
+    jobs: Iterable[Job],
+    shared: Any,
+    *,
+    engine: str = "local",
+    n_workers: int | None = None,
+    address: str | None = None,
 ) -> Iterator[tuple[Job, Answer]]:
-    """Yield each job with its answer, in the order in which they are done, from processes on this machine.
+    """Yield each job with its answer, in the order in which they are done.
+
+    Parameters
+    ----------
+    work : function of a job and of `shared`
+    jobs : iterable
+    shared : any
+        Sent to each process or node once.
+    engine, n_workers, address :
+        As in `check_engine`; by default one worker on each core of this machine or of the cluster. Without an address,
+        Ray runs on the cluster that this process is connected to, or on a new one on this machine.
+    """
+    if engine == "local":
+        return _run_locally(work, deque(jobs), shared, n_workers or os.cpu_count() or 1)
+    if address is None and not _import_ray().is_initialized() and (n_workers or os.cpu_count() or 1) > 1:
+        return _run_on_new_cluster(work, deque(jobs), shared, n_workers or os.cpu_count() or 1)
+    return _run_on_cluster(work, jobs, shared, n_workers, address)
+
+
+class _Team(Generic[Job, Answer]):
+    """This process and others, who share the jobs that are left.
+
+    Parameters
+    ----------
+    submit : function
+        Gives a job to the others.
+    left : deque
+        The jobs.
+    n_others : int
+    """
+
+    def __init__(self, submit: Callable[[Job], Future[Answer]], left: deque[Job], n_others: int) -> None:
+        self._submit, self._left, self._n_others = submit, left, n_others
+        self.running, self._done = dict[Future[Answer], Job](), SimpleQueue[Future[Answer]]()
+
+    def hand_out(self) -> None:
+        """Give the others as many jobs as keep them busy."""
+        # Towards the end nobody gets a job that another one could begin at once.
+        n_each = _WAITING if len(self._left) > _WAITING * (self._n_others + 1) else 1
+        with suppress(IndexError):  # this process was quicker
+            while self._left and sum(not each.done() for each in list(self.running)) < n_each * self._n_others:
+                job = self._left.popleft()
+                future = self._submit(job)
+                self.running[future] = job
+                future.add_done_callback(self._finish)
+
+    def _finish(self, future: Future[Answer]) -> None:
+        # In a thread of the pool, so that the others need not wait until this process has done its own job.
+        if not future.cancelled() and future.exception() is None:
+            with suppress(RuntimeError):  # the pool is closed
+                self.hand_out()
+        self._done.put(future)
+
+    def run(self, work: Callable[[Job], Answer]) -> Iterator[tuple[Job, Answer]]:
+        """Yield each job with its answer; those that the others leave are done here."""
+        while self._left or self.running:
+            own = [self._left.popleft()] if self._left else []
+            yield from ((job, work(job)) for job in own)
+            while self.running and not (own and self._done.empty()):
+                future = self._done.get()
+                answer = future.result()
+                yield self.running.pop(future), answer
+
+
+def _run_locally(
+    work: Callable[[Job, Any], Answer], left: deque[Job], shared: Any, n_workers: int
+) -> Iterator[tuple[Job, Answer]]:
+    """Share jobs with other processes on this machine.
 
     This process is one of the workers: it has imported all that they need, so it begins while the others start.
     """
-    n_workers, left = n_workers or os.cpu_count() or 1, deque(jobs)
     if n_workers == 1:
-        yield from ((job, work(job)) for job in left)
+        yield from ((job, work(job, shared)) for job in left)
         return
-    n_others, running, done = n_workers - 1, dict[Future[Answer], Job](), SimpleQueue[Future[Answer]]()
-    with ProcessPoolExecutor(n_others, get_context("spawn"), exit_with_parent) as pool:
-
-        def hand_out() -> None:
-            # Towards the end nobody gets a job that another one could begin at once.
-            n_each = _WAITING if len(left) > _WAITING * n_workers else 1
-            while left and sum(not future.done() for future in list(running)) < n_each * n_others:
-                job = left.popleft()
-                future = pool.submit(work, job)
-                running[future] = job
-                future.add_done_callback(finish)
-
-        def finish(future: Future[Answer]) -> None:
-            # In a thread of the pool, so that the others need not wait until this process has done its own job.
-            if not future.cancelled() and future.exception() is None:
-                with suppress(RuntimeError, IndexError):  # the pool is closed, or this process was quicker
-                    hand_out()
-            done.put(future)
-
+    with ProcessPoolExecutor(n_workers - 1, get_context("spawn"), _start_worker, (shared,)) as pool:
+        team = _Team[Job, Answer](lambda job: pool.submit(_work_with_shared, work, job), left, n_workers - 1)
         try:
-            hand_out()
-            while left or running:
-                own = [left.popleft()] if left else []
-                yield from ((job, work(job)) for job in own)
-                while running and not (own and done.empty()):
-                    future = done.get()
-                    answer = future.result()
-                    yield running.pop(future), answer
+            team.hand_out()
+            yield from team.run(lambda job: work(job, shared))
         except BrokenProcessPool:
-            names = ", ".join(str(job) for job in list(running.values())[:n_others])
+            names = ", ".join(str(job) for job in list(team.running.values())[: n_workers - 1])
             raise InvalidInputError(
                 f"Expected worker processes that live until their work is done. Got one that was killed, at one of "
                 f"{names}. If there was too little memory, use fewer workers. If a script calls this, put the call "
@@ -86,38 +136,69 @@ def run_locally(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def run_on_ray(
-    work: Callable[[Job, Any], Answer],
-    jobs: Iterable[Job],
-    shared: Any,
-    *,
-    n_workers: int | None = None,
-    address: str | None = None,
+_shared: list[Any] = []  # of a worker: what is the same for all of its jobs
+
+
+def _start_worker(shared: Any) -> None:
+    exit_with_parent()
+    _shared.append(shared)
+
+
+def _work_with_shared(work: Callable[[Job, Any], Answer], job: Job) -> Answer:
+    return work(job, _shared[0])
+
+
+def _run_on_new_cluster(
+    work: Callable[[Job, Any], Answer], left: deque[Job], shared: Any, n_workers: int
 ) -> Iterator[tuple[Job, Answer]]:
-    """Yield each job with its answer, in the order in which they are done, from tasks on a Ray cluster.
+    """Share jobs with tasks on a new Ray cluster on this machine; this process works while that starts, and after."""
 
-    Ray runs a job again if its node is lost.
+    def work_here(job: Job) -> Answer:
+        return work(job, shared)
 
-    Parameters
-    ----------
-    work : function of a job and of `shared`
-    jobs : iterable
-    shared : any
-        Sent to each node once.
-    n_workers : int, optional
-        How many jobs run at once; by default one for each processor of the cluster.
-    address : str, optional
-        Of a cluster; by default the one that this process is connected to, or a new one on this machine.
-    """
-    with connect(address) as ray:
+    with ExitStack() as stack:
+        with _work_meanwhile(work_here, left) as begun:
+            ray = stack.enter_context(connect(None, n_cores=n_workers - 1))
+            submit = _make_submit(ray, work, shared)
+            pool = ThreadPoolExecutor(_WAITING * (n_workers - 1))
+            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            team = _Team[Job, Answer](lambda job: pool.submit(lambda: ray.get(submit(job))), left, n_workers - 1)
+            team.hand_out()
+        yield from begun
+        yield from team.run(work_here)
+
+
+@contextmanager
+def _work_meanwhile(work: Callable[[Job], Answer], left: deque[Job]) -> Generator[list[tuple[Job, Answer]]]:
+    """Do jobs in a thread until the block ends; yield the list that gets them with their answers."""
+    done, is_over = list[tuple[Job, Answer]](), Event()
+
+    def go() -> None:
+        with suppress(IndexError):  # none are left
+            while not is_over.is_set():
+                job = left.popleft()
+                done.append((job, work(job)))
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(go)
+        try:
+            yield done
+        finally:
+            is_over.set()
+    future.result()  # or its error
+
+
+def _run_on_cluster(
+    work: Callable[[Job, Any], Answer], jobs: Iterable[Job], shared: Any, n_workers: int | None, address: str | None
+) -> Iterator[tuple[Job, Answer]]:
+    """Let tasks on a Ray cluster do all jobs."""
+    with connect(address, n_cores=n_workers) as ray:
         n_at_once = n_workers or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        # Ray takes functions only, and `work` may be a partial one.
-        remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job, given: work(job, given))
-        reference = ray.put(shared)
+        submit = _make_submit(ray, work, shared)
         left, running = iter(jobs), dict[Any, Job]()
         while True:
             for job in left:
-                running[remote.remote(job, reference)] = job
+                running[submit(job)] = job
                 if len(running) >= n_at_once:
                     break
             if not running:
@@ -126,16 +207,24 @@ def run_on_ray(
                 yield running.pop(done), ray.get(done)
 
 
+def _make_submit(ray: Any, work: Callable[[Job, Any], Answer], shared: Any) -> Callable[[Job], Any]:
+    """Return a function that makes a task of a job, which Ray runs again if its node is lost."""
+    # Ray takes functions only, and `work` may be a partial one.
+    remote: Any = ray.remote(num_cpus=1, max_retries=_RETRIES)(lambda job, given: work(job, given))
+    reference = ray.put(shared)
+    return lambda job: remote.remote(job, reference)
+
+
 @contextmanager
-def connect(address: str | None) -> Generator[Any]:
-    """Yield Ray, connected to the cluster at an address, to that of this process, or to a new one on this machine."""
-    try:
-        import ray
-    except ImportError:
-        raise missing_extra_error("The engine ray", "ray", "scale") from None
+def connect(address: str | None, *, n_cores: int | None = None) -> Generator[Any]:
+    """Yield Ray, connected to the cluster at an address, to that of this process, or to a new one on this machine.
+
+    A new one has `n_cores`; by default all that there are.
+    """
+    ray = _import_ray()
     is_ours = not ray.is_initialized()
     if is_ours:
-        _initialize(ray, address)
+        _initialize(ray, address, n_cores)
     elif address not in (None, found := ray.get_runtime_context().gcs_address):
         raise InvalidInputError(
             f"Expected the address of the Ray cluster that this process is connected to, {found}. Got {address}. Leave "
@@ -148,9 +237,18 @@ def connect(address: str | None) -> Generator[Any]:
             ray.shutdown()
 
 
-def _initialize(ray: Any, address: str | None) -> None:
+def _import_ray() -> Any:
     try:
-        ray.init(address=address or "local", log_to_driver=False, include_dashboard=None if address else False)
+        import ray
+    except ImportError:
+        raise missing_extra_error("The engine ray", "ray", "scale") from None
+    return ray
+
+
+def _initialize(ray: Any, address: str | None, n_cores: int | None) -> None:
+    new = {} if address else {"num_cpus": n_cores, "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", log_to_driver=False, **new)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InvalidInputError(
             f"Expected a Ray cluster at {address}. Got: {' '.join(str(error).split())[:200]}. Start one with "

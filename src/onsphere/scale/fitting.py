@@ -15,7 +15,7 @@ from sklearn.base import clone
 from onsphere._internal.validation import check_unique_names, parameter_error
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.models import FrozenHead
-from onsphere.scale.engines import check_engine, run_locally, run_on_ray
+from onsphere.scale.engines import check_engine, run_jobs
 from onsphere.scale.folders import Folder, StoredFile
 from onsphere.scale.sketch import CalibrationSketch
 from onsphere.table.columns import Column, check_has
@@ -200,11 +200,8 @@ def _run(
     address: str | None,
 ) -> Iterator[Answer]:
     """Yield what the work makes of each part, in the order of the parts, so that sums are added in the same order."""
-    if engine == "ray":
-        work_on = partial(_explain, work)
-        found = run_on_ray(work_on, parts, shared, n_workers=n_workers, address=address)
-    else:
-        found = run_locally(partial(_explain, work, shared=shared), parts, n_workers=n_workers)
+    options: Any = {"engine": engine, "n_workers": n_workers, "address": address}
+    found = run_jobs(partial(_explain, work), parts, shared, **options)
     waiting, turn = dict[str, Any](), iter(parts)
     expected = next(turn)
     for part, (answer, error) in found:

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -113,13 +113,15 @@ class Folder:
 
     def read_record(self, path: str) -> dict[str, Any] | None:
         """Return what a JSON file holds; None if there is no such file, and nothing for one that is damaged."""
-        try:
-            found = json.loads(self._read(path))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        filesystem, root = self._location
+        with self._explain_errors(), suppress(FileNotFoundError):
+            content = filesystem.open_input_stream(f"{root}/{path}").read()
+            try:
+                found = json.loads(content)
+            except ValueError:
+                return {}
+            return found if isinstance(found, dict) else {}
+        return None
 
     def write_record(self, path: str, record: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
@@ -189,11 +191,6 @@ class Folder:
             if info.is_file
         ]
         return sorted(files, key=lambda file: file.path)
-
-    def _read(self, path: str) -> bytes:
-        filesystem, root = self._location
-        with filesystem.open_input_stream(f"{root}/{path}") as stream:
-            return stream.read()
 
     @contextmanager
     def _explain_errors(self) -> Generator[None]:

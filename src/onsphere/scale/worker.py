@@ -18,7 +18,7 @@ from onsphere.scale.folders import Folder, StoredFile
 from onsphere.table.columns import Column
 from onsphere.table.files import read_batches, read_schema
 
-__all__ = ["Job", "assess_file", "assess_on_node", "keep_assessor", "list_columns"]
+__all__ = ["Job", "assess_file", "keep_assessor", "list_columns"]
 
 _TEXT = ("string", "large_string", "string_view")
 _loaded: dict[tuple[Any, ...], Assessor] = {}  # the last one
@@ -42,8 +42,11 @@ class Job:
         return self.file.path
 
 
-def assess_file(model: Path | bytes, job: Job) -> dict[str, Any]:
-    """Assess a file, write the answers and then the record of it, and return that; or the error, in words."""
+def assess_file(job: Job, model: bytes) -> dict[str, Any]:
+    """Assess a file, write the answers and then the record of it, and return that; or the error, in words.
+
+    The model is the content of its file, which another node may not have.
+    """
     try:
         assessor = _load_assessor(model, job)
         monitor, counts = assessor.make_monitor(), Counter[str]()
@@ -74,11 +77,6 @@ def _is_disk_full(error: BaseException | None) -> bool:
     return found or (error is not None and _is_disk_full(error.__context__))
 
 
-def assess_on_node(job: Job, content: bytes) -> dict[str, Any]:
-    """Assess a file on a node that may not have the file of the model, but is sent its content."""
-    return assess_file(content, job)
-
-
 def keep_assessor(assessor: Assessor, job: Job) -> None:
     """Let jobs like this one, in this process, use a model that is loaded already."""
     assessor.keep = job.kept.names
@@ -90,20 +88,18 @@ def _make_key(job: Job) -> tuple[Any, ...]:
     return (job.model, job.coverage, *job.kept.names)
 
 
-def _load_assessor(model: Path | bytes, job: Job) -> Assessor:
-    """Return the model that the run began with, which is loaded once: its content from a copy that nobody else sees."""
+def _load_assessor(content: bytes, job: Job) -> Assessor:
+    """Return the model that the run began with, which is loaded once, from a copy that nobody else sees."""
     key = _make_key(job)
     if key not in _loaded:
-        content = model if isinstance(model, bytes) else model.read_bytes()
         if hashlib.sha256(content).hexdigest() != Path(job.model).stem:
             raise InvalidInputError(
                 "Expected the model that this run began with. Got another one under its name. Run this again, into "
                 "another folder."
             )
         with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
-            path = model if isinstance(model, Path) else Path(folder) / job.model
-            if isinstance(model, bytes):
-                path.write_bytes(content)
+            path = Path(folder) / job.model
+            path.write_bytes(content)
             _loaded.clear()
             _loaded[key] = Assessor(path, coverage=job.coverage, keep=job.kept.names)
     return _loaded[key]
