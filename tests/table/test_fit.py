@@ -377,7 +377,7 @@ def test_folds_by_time_train_on_the_past_and_the_latest_comes_first():
             assert train[-1] + 1 == held[0]
             assert held[-1] + 1 == test[0]
             assert len(train) > 2.5 * len(held)
-    assert folds[0][0][0] == 12_000  # the latest 8,000
+    assert folds[0][0][0] == 15_000  # the latest 5,000
     labels = np.where(np.arange(600) < 450, np.arange(600) % 2, 2)
     (train, held, test), earlier = choice._split_by_time(labels, True)
     assert set(labels[train]) == set(labels[held]) == {0, 1}

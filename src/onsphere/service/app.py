@@ -354,7 +354,7 @@ def _build_routes(service: Service) -> APIRouter:
         """
         return _answer_json(await service.take_labels(request))
 
-    @routes.get("/v1/model", responses=errors())
+    @routes.get("/v1/model", response_model=schemas.ModelFacts, responses=errors())
     async def describe_model() -> Response:
         """Describe the model: columns, targets, threshold, calibration."""
         served = service.served
@@ -378,7 +378,7 @@ def _build_routes(service: Service) -> APIRouter:
         service.forget_recent()
         return {"reset": True}
 
-    @routes.get("/v1/live", responses=errors())
+    @routes.get("/v1/live", response_model=schemas.Live, responses=errors())
     async def live() -> Response:
         """Return what the page shows: throughput, times, uncertainties, drift, labels, rejected rows."""
         return _answer_json(await service.get_live())

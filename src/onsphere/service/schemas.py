@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -144,6 +144,26 @@ class LabelsTaken(BaseModel):
     note: str | None = Field(description="Why they do not.")
 
 
+class ModelFacts(BaseModel):
+    """The model that is served."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    sha256: str
+    task: str
+    targets: list[str]
+    columns: list[dict[str, Any]] = Field(description="Of each: name, kind, note, required, and known levels.")
+    coverage: float
+    threshold: Number = Field(description="The largest uncertainty that is accepted.")
+    calibration_band: dict[str, float] | None = Field(description="Quantiles of uncertainties: 5 %, 50 % and 95 %.")
+    novelty_threshold: Number = Field(description="The largest shortfall that is accepted, from which novelty follows.")
+    novelty_band: dict[str, float] | None = Field(description="Quantiles of shortfalls, as of uncertainties.")
+    calibrated_by: Literal["held-out rows", "cross-validation"] | None
+    classes: list[Any] | None
+    loaded_at: float
+    reload_trouble: str | None = Field(description="Why the file could not be loaded when it last changed.")
+
+
 class Readiness(BaseModel):
     """A report on whether everything works; the status is 503 where it does not. Reasons are for those with a key."""
 
@@ -151,6 +171,53 @@ class Readiness(BaseModel):
     store: str | None = Field(None, description="What is wrong with the store.")
     model: str | None = Field(None, description="What is wrong with the model's file; the one before it answers.")
     threads: str | None = Field(None, description="Whether the model hangs on a request.")
+
+
+class Minute(BaseModel):
+    requests_per_second: float = Field(description="Over the last ten seconds, as are rows.")
+    rows_per_second: float
+    accepted: Number
+    seconds_median: Number = Field(description="From the arrival of a request until its answer is stored.")
+    seconds_99: Number
+    bin_seconds: float
+    requests: list[float]
+
+
+class Drift(BaseModel):
+    alarm: bool
+    alarmed_at: int | None = Field(description="The number of the row that raised the alarm.")
+    alarmed_by: str | None = Field(description='The score that raised the alarm: "uncertainty" or "novelty".')
+    alarm_time: Number = Field(description="In seconds since 1970.")
+    watched: list[str] = Field(description="The scores that are watched.")
+    rows_seen: int
+    log_capital: float
+    alarm_line: float
+    hints: list[str] | None = Field(description="Columns that moved, by the last rows of one worker; null if unknown.")
+    outside: list[str] | None = Field(description="Columns with values beyond all of training; null if unknown.")
+
+
+class LabelsSummary(BaseModel):
+    """The latest labels of answers with the coverage of the service, up to 500."""
+
+    n_labels: int
+    promised: float
+    coverage: Number = Field(description="The share that was covered; null for a model without intervals.")
+    mean_error: Number = Field(description="Absolute; root mean square over several targets; for classes 0 or 1.")
+    rolling: list[float] = Field(description="The share among each 500 in a row, up to the latest.")
+
+
+class Live(BaseModel):
+    """The data that the page shows."""
+
+    now: float
+    model: str
+    store: dict[str, bool | str | None] = Field(description="Whether it is working, and the reason if not.")
+    threads: str | None = Field(description="Whether the model hangs on a request.")
+    minute: Minute | None
+    points: list[dict[str, Number]] = Field(description="Of each request: id, at, uncertainty, missed, log_capital.")
+    rejected: list[dict[str, Any]] = Field(description="The latest rejected rows, with answer, row and key.")
+    drift: Drift | None
+    labels: LabelsSummary | None = Field(description="null before the first label.")
 
 
 _REASONS = {
