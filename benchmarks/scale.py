@@ -45,8 +45,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "PYTHONPATH"
 
 ABOUT = """A data set of four numbers and a key per row in 40 Parquet files. The model is a small one, so that reading
 and writing count: boosting of 10 rounds of 8 leaves, target frame alone. *local* is two processes on this machine,
-*ray* the same files on a Ray cluster of one node on this machine, whose start is a part of the time. *node killed*:
-three nodes, of which one is killed half-way; *driver killed*: `kill -9` half-way, then the same call again. *same* says
+*ray* the same files on a Ray cluster of one node on this machine, whose start is a part of the time; as in the local
+pool, the process that calls is one of the two workers. *node killed*: three nodes, of which one is killed half-way;
+*driver killed*: `kill -9` half-way, then the same call again. *same* says
 whether all files of answers equal those of the local run, byte by byte, and *answers* counts their rows. *overhead* is
 the processor time of one process over that of a bare loop: load the model, read with pyarrow, answer with the model's
 own `assess` or the backbone's `predict`, and write the same tables with pyarrow. Beside the small model it is told of
