@@ -9,8 +9,8 @@ from torch import nn
 
 from onsphere import AcceptShare, FrozenHead, InvalidInputError, Lift, Novelty, export_onnx
 from onsphere.export import network_graphs, open_graph, prepare_inputs
+from onsphere.export.deployed import open_deployed
 from onsphere.export.graph_builder import open_session
-from onsphere.service.engine import load_engine
 from onsphere.torch import DenseHead, SphericalHead, attach, calibrate, features, to_torch
 
 torch.set_num_threads(1)  # the tests run beside each other, one per core
@@ -147,8 +147,8 @@ def test_named_inputs_and_texts_of_any_length(tmp_path):
     assert kinds == {"input_ids": ([None], "int64"), "attention_mask": ([None], "bool"), "size": ([1], "float32")}
     with pytest.raises(InvalidInputError, match=r"inputs under the name\(s\) attention_mask, size\. Got input_ids\."):
         prepare_inputs(metadata["inputs"], {"input_ids": batch["input_ids"]})
-    with pytest.raises(InvalidInputError, match=r"model of rows of a table to serve\. Got .* which takes tensors"):
-        load_engine(tmp_path / "model.onnx")
+    with pytest.raises(InvalidInputError, match=r"model of rows of a table\. Got .* which takes tensors"):
+        open_deployed(tmp_path / "model.onnx")
 
 
 def test_a_graph_that_answers_nothing_is_not_written(network, pictures):

@@ -25,8 +25,8 @@ import uvicorn
 from sklearn.linear_model import Ridge
 
 from onsphere import AcceptShare, HCMClassifier, HCMRegressor, Novelty
+from onsphere.export.deployed import open_deployed
 from onsphere.service import Settings, create_app
-from onsphere.service.engine import load_engine
 from onsphere.service.metrics import JsonLines
 from onsphere.service.server import TimedConfig
 from onsphere.service.store import Record, Store, open_database
@@ -94,12 +94,12 @@ def fitted(models):
 
 @pytest.fixture(scope="session")
 def facts(models):
-    return load_engine(models["table"]).facts
+    return open_deployed(models["table"]).facts
 
 
 @pytest.fixture(scope="session")
 def other_facts(models):
-    return load_engine(models["other"]).facts
+    return open_deployed(models["other"]).facts
 
 
 @pytest.fixture(scope="session")
@@ -142,7 +142,8 @@ def record(facts, uncertainty, request="r", **more):
     missed = None if facts.missed is None else np.resize(more.get("missed", facts.missed), len(scores))
     at, rejected = more.pop("at", time.time()), more.pop("rejected", [])
     more.pop("missed", None)
-    return Record(facts, at, time.perf_counter() - 0.01, request, scores, missed, len(scores), rejected, **more)
+    started = time.perf_counter() - 0.01
+    return Record(at, started, request, scores, missed, len(scores), rejected, facts=facts, **more)
 
 
 def query(url, text):
@@ -325,9 +326,24 @@ if __name__ == "__main__":
 """
 
 
+def pause(service):
+    """Stop the process that answers small requests, and return what lets it go on."""
+    number = service.service.served.live.small._process.pid
+    os.kill(number, signal.SIGSTOP)
+    return lambda: os.kill(number, signal.SIGCONT)
+
+
 @pytest.fixture(scope="session")
 def helpers():
     """Rows and functions that several files of tests use."""
     return SimpleNamespace(
-        row=ROW, far=FAR, table=table, process=process, until=until, arrow=arrow, record=record, query=query
+        row=ROW,
+        far=FAR,
+        table=table,
+        process=process,
+        until=until,
+        arrow=arrow,
+        record=record,
+        query=query,
+        pause=pause,
     )

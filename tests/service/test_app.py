@@ -17,6 +17,7 @@ from onsphere import load
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
 from onsphere.service import Settings, create_app, hash_key, make_key, monitor_state, schemas
+from onsphere.service.answers import ModelFaultError
 
 FEATURES = ["size", "rooms", "shop", "new", "day"]
 
@@ -488,15 +489,15 @@ def test_pages_of_other_sites_are_kept_out(running, helpers):
 def test_a_failure_is_answered_with_a_sentence(running, helpers, logs, monkeypatch, log_values):
     service = running(log_values=log_values)
 
-    def broken(rows, *, coverage):
-        raise ZeroDivisionError("secret 123.25")
+    async def broken(*_, **__):
+        return [ModelFaultError("ZeroDivisionError", "model.py:7", "secret 123.25")]
 
-    monkeypatch.setattr(service.service.served.live.engine, "assess", broken)
+    monkeypatch.setattr(service.service.served.live.small, "run", broken)
     answer = service.assess(helpers.row)
     assert answer.status_code == 500
     assert "onsphere failed" in answer.json()["detail"]
     (fault,) = [line for line in logs if line["event"] == "fault"]
-    assert fault["type"] == "ZeroDivisionError"
+    assert (fault["type"], fault["at"]) == ("ZeroDivisionError", "model.py:7")
     assert ("secret" in str(logs)) == log_values
 
 
@@ -510,11 +511,10 @@ def test_the_logs_hold_no_features_by_default(running, helpers, logs):
     assert logs[-1]["values"][0]["day"].startswith("2024-03-01")
 
 
-def test_an_answer_that_takes_too_long_times_out(running, helpers, monkeypatch):
+def test_an_answer_that_takes_too_long_times_out(running, helpers):
     service = running(timeout=0.2)
-    monkeypatch.setattr(service.service.served.live.engine, "assess", lambda values, coverage: time.sleep(1.0))
-    answer = service.assess(helpers.row)
-    assert answer.status_code == 504
+    helpers.pause(service)
+    assert service.assess(helpers.row).status_code == 504
 
 
 def test_the_app_runs_without_a_server_too(models, tmp_path, helpers):

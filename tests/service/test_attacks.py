@@ -1,5 +1,6 @@
 """Requests, files and databases that are meant to stop the service: they stop themselves at most."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -11,6 +12,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -24,8 +26,8 @@ from onsphere import InvalidInputError
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
 from onsphere.service import Settings, hash_key, make_key
-from onsphere.service.child import Child, ServedModel
-from onsphere.service.engine import load_engine, make_trial_row
+from onsphere.service.child import Child
+from onsphere.service.served_model import ServedModel
 
 CSV = {"content-type": "text/csv"}
 JSON = {"content-type": "application/json"}
@@ -84,7 +86,7 @@ def test_a_flood_is_rejected_while_others_are_answered(running, helpers, body, s
 
 def test_a_large_request_that_takes_too_long_is_ended_and_the_next_one_answered(running, helpers):
     service = running(timeout=2.0)
-    child = service.service.served.live.child
+    child = service.service.served.live.large
     os.kill(child._process.pid, signal.SIGSTOP)
     many = [helpers.row] * 500
     assert service.assess(*many).status_code == 504
@@ -93,7 +95,7 @@ def test_a_large_request_that_takes_too_long_is_ended_and_the_next_one_answered(
 
 def test_a_request_that_crashes_the_child_costs_itself_alone(running, helpers):
     service = running()
-    child = service.service.served.live.child
+    child = service.service.served.live.large
     os.kill(child._process.pid, signal.SIGSTOP)
     threading.Timer(0.5, os.kill, (child._process.pid, signal.SIGKILL)).start()
     many = [helpers.row] * 500
@@ -105,7 +107,7 @@ def test_a_request_that_crashes_the_child_costs_itself_alone(running, helpers):
 
 def test_large_requests_that_wait_have_a_limit(running, helpers):
     service = running(timeout=5.0)
-    os.kill(service.service.served.live.child._process.pid, signal.SIGSTOP)
+    os.kill(service.service.served.live.large._process.pid, signal.SIGSTOP)
     body, found = json.dumps({"rows": [helpers.row] * 300}).encode(), []
 
     def ask():
@@ -263,66 +265,40 @@ def test_a_graph_that_fails_or_never_ends_does_not_replace_one_that_answers(
 def test_a_file_that_crashes_the_trial_is_not_loaded(models, tmp_path, monkeypatch):
     path = shutil.copy(models["array"], tmp_path / "model.onsphere")
     served = ServedModel(Settings(str(path), trial_timeout=300.0))
-    plain = Child._receive
+    plain = Child.wait
 
-    def crash(child, seconds):
+    def crash(child):
         os.kill(child._process.pid, signal.SIGKILL)
-        return plain(child, seconds)
+        return plain(child)
 
-    monkeypatch.setattr(Child, "_receive", crash)
+    monkeypatch.setattr(Child, "wait", crash)
     shutil.copy(models["table"], path)
     with pytest.raises(InvalidInputError, match="crashes the process"):
-        served.reload()
+        asyncio.run(served.reload(None))
     assert served.facts.columns[0].name == "x0"
-    served.live.child.close()
-
-
-def test_a_graph_that_never_ends_is_stopped(graph, tmp_path):
-    make_endless(graph, tmp_path / "endless.onnx")
-    engine, failed = load_engine(tmp_path / "endless.onnx"), []
-
-    def ask():
-        try:
-            engine.assess(make_trial_row(engine.facts), coverage=0.9)
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    while not failed:
-        engine.interrupt()
-        thread.join(0.1)
-    assert "terminate" in str(failed[0]).lower()
+    served.live.close()
 
 
 def test_an_odd_file_does_not_end_the_watch(running, models, helpers, monkeypatch):
     service = running(watch=0.05)
     before = service.service.served.facts.sha256
-    with monkeypatch.context() as patch:
-        patch.setattr("onsphere.service.child.load_engine", lambda *_, **__: 1 / 0)
-        shutil.copy(models["other"], service.service.settings.model)
-        helpers.until(lambda: "ZeroDivisionError" in str(service.service.served.trouble))
+    Path(service.service.settings.model).write_bytes(b"odd")
+    helpers.until(lambda: service.service.served.trouble)
     assert service.service.served.facts.sha256 == before
-    shutil.copy(models["table"], service.service.settings.model)
+    assert service.assess(helpers.row).status_code == 200
     shutil.copy(models["other"], service.service.settings.model)
     helpers.until(lambda: service.service.served.facts.sha256 != before)
+    assert service.service.served.trouble is None
 
 
 def test_a_file_that_is_replaced_while_it_is_loaded_answers_under_its_own_hash(models, tmp_path, monkeypatch):
-    from onsphere.service import child as child_module
-
-    path = shutil.copy(models["table"], tmp_path / "model.onsphere")
-
-    def replace_and_load(*arguments, **options):
-        shutil.copy(models["array"], path)
-        return load_engine(*arguments, **options)
-
-    monkeypatch.setattr(child_module, "load_engine", replace_and_load)
+    path, plain = shutil.copy(models["table"], tmp_path / "model.onsphere"), Child.start
+    monkeypatch.setattr(Child, "start", lambda child: (shutil.copy(models["array"], path), plain(child)))
     served = ServedModel(Settings(str(path), trial_timeout=300.0))
     assert served.facts.sha256 == hashlib.sha256(models["table"].read_bytes()).hexdigest()
     assert served.facts.targets == ("price",)
     assert served.has_changed()
-    served.live.child.close()
+    served.live.close()
 
 
 # --- processes ---
@@ -412,28 +388,48 @@ def test_what_a_cell_holds_is_no_formula_in_an_answer(running):
 
 
 def test_a_model_that_does_not_come_back_is_noticed_and_others_are_answered(running, helpers, monkeypatch):
-    service, go_on, n_calls = running(timeout=0.5), threading.Event(), []
-    engine = service.service.served.live.engine
-    plain = engine.assess
+    service, seen, plain = running(timeout=0.5), [], Child.wait
 
-    def hang_once(values, *, coverage):
-        n_calls.append(1)
-        if len(n_calls) == 1:
-            go_on.wait(120)
-        return plain(values, coverage=coverage)
+    def look(child):
+        ready = service.http.get("/readyz")
+        seen.append((ready.status_code, ready.json()["process"], service.http.get("/v1/live").json()["process"]))
+        return plain(child)
 
-    monkeypatch.setattr(engine, "assess", hang_once)
+    monkeypatch.setattr(Child, "wait", look)
+    helpers.pause(service)
     assert service.assess(helpers.row).status_code == 504
-    helpers.until(lambda: service.service.batcher.n_stuck == 1)
-    ready = service.http.get("/readyz")
-    assert ready.status_code == 503
-    assert "hangs on 1 request" in ready.json()["threads"]
     helpers.until(lambda: service.assess(helpers.row).status_code == 200)
-    go_on.set()
-    helpers.until(lambda: service.http.get("/readyz").status_code == 200)
-    service.service.batcher.n_stuck = 3
-    assert service.assess(helpers.row).status_code == 503
-    service.service.batcher.n_stuck = 0
+    status, *reasons = seen[0]
+    assert status == 503
+    for reason in reasons:
+        assert "did not come back" in reason
+    assert service.http.get("/readyz").json() == {"ready": True, "store": None, "process": None, "model": None}
+
+
+def test_a_small_request_that_crashes_the_process_costs_itself_alone(running, helpers):
+    """Others that wait with it are asked again, one by one."""
+    service, found = running(), []
+    process = service.service.served.live.small._process
+    os.kill(process.pid, signal.SIGSTOP)
+    threads = [threading.Thread(target=lambda: found.append(service.assess(helpers.row).status_code)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    helpers.until(lambda: service.service._n_working == 3)
+    os.kill(process.pid, signal.SIGKILL)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [200, 200, 422]  # the first was alone in its batch
+
+
+def test_a_model_that_cannot_be_loaded_again_is_told(running, helpers, monkeypatch):
+    service = running()
+    with monkeypatch.context() as patch:
+        patch.setattr(Child, "start", lambda child: (_ for _ in ()).throw(InvalidInputError("No memory.")))
+        os.kill(service.service.served.live.small._process.pid, signal.SIGKILL)
+        helpers.until(lambda: service.assess(helpers.row).status_code == 503)
+        assert service.http.get("/readyz").status_code == 503
+    helpers.until(lambda: service.assess(helpers.row).status_code == 200)
+    assert service.http.get("/readyz").status_code == 200
 
 
 def test_labels_cannot_be_so_long_that_reading_them_holds_others_up(shared):

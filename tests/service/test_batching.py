@@ -5,39 +5,37 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import Future
 
 import httpx
 import numpy as np
 import pytest
 
 from onsphere import load
-from onsphere.service import Settings, batching
-from onsphere.service.answers import RequestError
-from onsphere.service.batching import Batcher, PendingRequest, Reply, assess_together
-from onsphere.service.child import LiveModel
-from onsphere.service.engine import load_engine
+from onsphere.export.deployed import open_deployed
+from onsphere.service import Settings
+from onsphere.service import assess as assess_module
+from onsphere.service.answers import ModelFaultError, RequestError
+from onsphere.service.assess import AssessRequest, Reply, assess_requests
+from onsphere.service.batching import Batcher
 from onsphere.service.rows import CSV, JSON
+from onsphere.service.store import StoreError
 
 SETTINGS = Settings("m.onsphere")
 
 
 class Counted:
-    """An engine that counts the rows of each call, and can be made to wait."""
+    """A model that counts the rows of each call."""
 
     def __init__(self, path):
-        self._engine, self.calls, self.go_on = load_engine(path), [], threading.Event()
-        self.facts = self._engine.facts
-        self.go_on.set()
+        self._deployed, self.calls = open_deployed(path), []
+        self.facts = self._deployed.facts
 
     def assess(self, values, *, coverage):
         self.calls.append(len(values["size"]))
-        assert self.go_on.wait(60)
         if len(values["size"]) > 1 and (values["size"] == 13.0).any():
             raise ZeroDivisionError("of all of them")
-        return self._engine.assess(values, coverage=coverage)
-
-    def interrupt(self):
-        self.go_on.set()
+        return self._deployed.assess(values, coverage=coverage)
 
 
 @pytest.fixture
@@ -45,19 +43,14 @@ def engine(models):
     return Counted(models["table"])
 
 
-def make_request(engine, *rows, coverage=0.9, body=None, media_type=JSON):
+def make_request(*rows, coverage=0.9, body=None, media_type=JSON):
     body = json.dumps({"rows": rows}).encode() if body is None else body
-    live = LIVE.setdefault(id(engine), LiveModel(engine, None))
-    return PendingRequest(live, body, media_type, media_type, coverage, "r", time.perf_counter())
+    return AssessRequest(body, media_type, media_type, coverage, "r", time.perf_counter())
 
 
-LIVE = {}
-
-
-def assess(*requests):
+def assess(engine, *requests):
     """The outcome of each request, in its order."""
-    found = dict(assess_together(requests, SETTINGS))
-    return [found[request] for request in requests]
+    return assess_requests(engine, SETTINGS, requests)
 
 
 def list_rows(reply):
@@ -86,14 +79,14 @@ def assert_alike(found, alone):
 
 @pytest.mark.parametrize("name", ["table", "array", "several", "classes", "plain"])
 def test_each_request_is_answered_as_if_it_were_alone(models, helpers, name):
-    engine = load_engine(models[name])
+    engine = open_deployed(models[name])
     rows = make_rows(helpers, 40)
     if name != "table":
         rows = [list(pair) for pair in np.random.default_rng(0).normal(size=(40, 2))]
     parts = [rows[:1], rows[1:3], rows[3:30], rows[30:]]
-    together = assess(*[make_request(engine, *part) for part in parts])
+    together = assess(engine, *[make_request(*part) for part in parts])
     for part, found in zip(parts, together, strict=True):
-        [expected] = assess(make_request(engine, *part))
+        [expected] = assess(engine, make_request(*part))
         for row, other in zip(list_rows(found), list_rows(expected), strict=True):
             assert_alike(row, other)
         assert found.record.uncertainty == pytest.approx(expected.record.uncertainty, rel=1e-5, abs=1e-6)
@@ -101,24 +94,24 @@ def test_each_request_is_answered_as_if_it_were_alone(models, helpers, name):
 
 
 def test_requests_for_the_same_coverage_share_a_call(engine, helpers):
-    together = [make_request(engine, *make_rows(helpers, 3, seed)) for seed in range(4)]
-    together.insert(1, make_request(engine, helpers.row, coverage=0.5))
-    wide, narrow, *_ = (list_rows(reply)[0] for reply in assess(*together))
+    together = [make_request(*make_rows(helpers, 3, seed)) for seed in range(4)]
+    together.insert(1, make_request(helpers.row, coverage=0.5))
+    wide, narrow, *_ = (list_rows(reply)[0] for reply in assess(engine, *together))
     assert engine.calls == [12, 1]
     assert narrow["upper"] - narrow["lower"] < wide["upper"] - wide["lower"]
 
 
 def test_a_call_has_a_largest_number_of_rows(engine, helpers, monkeypatch):
-    monkeypatch.setattr(batching, "_ROWS_PER_CALL", 5)
-    found = assess(*[make_request(engine, *make_rows(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)])
+    monkeypatch.setattr(assess_module, "ROWS_PER_CALL", 5)
+    found = assess(engine, *[make_request(*make_rows(helpers, n_rows)) for n_rows in (7, 3, 2, 2, 1)])
     assert engine.calls == [7, 3, 5]
     assert [len(list_rows(reply)) for reply in found] == [7, 3, 2, 2, 1]
 
 
 def test_a_bad_request_fails_alone(engine, helpers):
-    bad, good = make_request(engine, {**helpers.row, "size": "many"}), make_request(engine, helpers.row)
-    broken, csv = make_request(engine, body=b"{"), make_request(engine, body=b"size\nx\n", media_type=CSV)
-    first, found, *others = assess(bad, good, broken, csv)
+    bad, good = make_request({**helpers.row, "size": "many"}), make_request(helpers.row)
+    broken, csv = make_request(body=b"{"), make_request(body=b"size\nx\n", media_type=CSV)
+    first, found, *others = assess(engine, bad, good, broken, csv)
     assert engine.calls == [1]
     assert list_rows(found)[0]["accepted"] is True
     for error, expected in zip((first, *others), ("number in the column size", "Expected JSON", "rooms"), strict=True):
@@ -127,8 +120,8 @@ def test_a_bad_request_fails_alone(engine, helpers):
 
 
 def test_rows_that_the_model_rejects_do_not_fail_the_others(models):
-    engine = load_engine(models["array"])
-    first, wrong, last = assess(*[make_request(engine, row) for row in ([0.5, 1.0], [None, 1.0], [0.5, -1.0])])
+    engine = open_deployed(models["array"])
+    first, wrong, last = assess(engine, *[make_request(row) for row in ([0.5, 1.0], [None, 1.0], [0.5, -1.0])])
     assert isinstance(wrong, RequestError)
     assert "no missing ones" in wrong.detail
     expected = load(models["array"]).predict([[0.5, 1.0], [0.5, -1.0]])
@@ -136,77 +129,85 @@ def test_rows_that_the_model_rejects_do_not_fail_the_others(models):
 
 
 def test_a_shared_call_that_fails_is_repeated_one_by_one(engine, helpers):
-    found = assess(*[make_request(engine, {**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)])
+    found = assess(engine, *[make_request({**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)])
     assert engine.calls == [3, 1, 1, 1]
     assert all(isinstance(reply, Reply) for reply in found)
 
 
 def test_an_error_in_an_answer_fails_its_request_alone(engine, helpers, monkeypatch):
-    plain = batching.Batch.get_row  # which is asked for rejected rows
+    plain = assess_module.Batch.get_row  # which is asked for rejected rows
 
     def fail(batch, index):
         return plain(batch, index) if batch.values["size"][index] != helpers.far["size"] else 1 / 0
 
-    monkeypatch.setattr(batching.Batch, "get_row", fail)
-    first, second = assess(make_request(engine, helpers.far), make_request(engine, helpers.row))
-    assert isinstance(first, ZeroDivisionError)
+    monkeypatch.setattr(assess_module.Batch, "get_row", fail)
+    first, second = assess(engine, make_request(helpers.far), make_request(helpers.row))
+    assert isinstance(first, ModelFaultError)
+    assert (first.name, "test_batching.py:" in first.place) == ("ZeroDivisionError", True)
     assert list_rows(second)
 
 
-class Immediate:
-    """A recorder that stores nothing and says so at once."""
+class Live:
+    """A model that answers in this process once it may, and counts the requests of each call."""
 
-    def record(self, records, done):
-        done([False] * len(records))
+    def __init__(self, engine):
+        self._engine, self.calls, self.go_on = engine, [], asyncio.Event()
+        self.go_on.set()
 
+    async def assess(self, requests, *, is_large):
+        self.calls.append(len(requests))
+        await self.go_on.wait()
+        return assess(self._engine, *requests)
 
-def test_requests_that_wait_are_taken_together(engine, helpers):
-    batcher = Batcher(SETTINGS, Immediate())
-    batcher.start()
-
-    async def ask():
-        engine.go_on.clear()
-        waiting = [asyncio.create_task(batcher.assess(make_request(engine, helpers.row)))]
-        while engine.calls != [1]:
-            await asyncio.sleep(0.01)
-        waiting += [asyncio.create_task(batcher.assess(make_request(engine, helpers.row))) for _ in range(20)]
-        await asyncio.sleep(0.1)
-        engine.go_on.set()
-        return [list_rows(reply)[0]["value"] for reply, _ in await asyncio.gather(*waiting)]
-
-    assert len(set(asyncio.run(ask())[1:])) == 1
-    assert engine.calls == [1, 20]
-    batcher.stop()
-
-
-class Silent:
-    """A recorder that never comes back."""
-
-    def record(self, records, done):
+    async def restart(self, *, is_large):
         pass
 
 
+class Recorder:
+    """A recorder that never stores anything, and says so if it is broken."""
+
+    def __init__(self, *, is_broken):
+        self._is_broken = is_broken
+
+    def do(self, records):
+        future = Future()
+        if self._is_broken:
+            future.set_exception(StoreError("broken"))
+        return future
+
+
+def test_requests_that_wait_are_taken_together_but_not_those_that_are_over(engine, helpers):
+    async def ask():
+        live, batcher = Live(engine), Batcher(SETTINGS, Recorder(is_broken=True))
+        live.go_on.clear()
+        waiting = [asyncio.create_task(batcher.assess(live, make_request(helpers.row)))]
+        while live.calls != [1]:
+            await asyncio.sleep(0.01)
+        waiting += [asyncio.create_task(batcher.assess(live, make_request(helpers.row))) for _ in range(21)]
+        await asyncio.sleep(0.1)
+        waiting.pop().cancel()
+        await asyncio.sleep(0.1)
+        live.go_on.set()
+        found = await asyncio.gather(*waiting)
+        assert [is_recorded for _, is_recorded in found] == [False] * 21
+        return live.calls, [list_rows(reply)[0]["value"] for reply, _ in found]
+
+    calls, values = asyncio.run(ask())
+    assert calls == [1, 20]
+    assert len(set(values[1:])) == 1
+
+
 def test_an_answer_that_cannot_be_stored_in_time_is_given_all_the_same(engine, helpers):
-    batcher = Batcher(Settings("m.onsphere", timeout=0.5), Silent())
-    batcher.start()
-    reply, is_recorded = asyncio.run(batcher.assess(make_request(engine, helpers.row)))
+    batcher = Batcher(Settings("m.onsphere", timeout=0.5), Recorder(is_broken=False))
+    reply, is_recorded = asyncio.run(batcher.assess(Live(engine), make_request(helpers.row)))
     assert list_rows(reply)
     assert not is_recorded
-    batcher.stop()
 
 
-def test_clients_at_the_same_time_get_their_own_answers(running, helpers, monkeypatch):
-    service, calls = running(), []
-    plain = service.service.served.live.engine.assess
-
-    def counted(values, *, coverage):
-        calls.append(len(values["size"]))
-        return plain(values, coverage=coverage)
-
+def test_clients_at_the_same_time_get_their_own_answers(running, helpers):
+    service, wrong = running(), []
     rows = make_rows(helpers, 12)
     expected = [service.assess(row).json()["rows"][0] for row in rows]
-    monkeypatch.setattr(service.service.served.live.engine, "assess", counted)
-    wrong = []
 
     def ask(row, answer):
         with httpx.Client(base_url=service.url, timeout=120, verify=False) as client:
@@ -223,8 +224,6 @@ def test_clients_at_the_same_time_get_their_own_answers(running, helpers, monkey
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert sum(calls) == 12 * 8
-    assert len(calls) < sum(calls)
     assert service.http.get("/v1/live").json()["drift"]["rows_seen"] == 12 * 9
 
 

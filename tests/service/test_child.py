@@ -1,5 +1,6 @@
 """The child process: what it does is run here in a thread, and what its parent does with a real one."""
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -13,30 +14,32 @@ from types import SimpleNamespace
 import pytest
 
 from onsphere import InvalidInputError
+from onsphere.export.deployed import Facts, open_deployed
 from onsphere.service import Settings, child
 from onsphere.service.answers import RequestError
-from onsphere.service.batching import PendingRequest
-from onsphere.service.engine import load_engine
+from onsphere.service.assess import AssessRequest, assess_requests
 from onsphere.service.rows import JSON
+from onsphere.service.served_model import ServedModel
 
 SETTINGS = Settings("m.onsphere", max_rows=100)
 
 
 @pytest.fixture
 def talk(monkeypatch):
-    """Run a child in a thread, and return what it sends: first of all None, or what is wrong with the model."""
-    monkeypatch.setattr(child, "_limit_memory", lambda: None)  # which would hold for all tests
+    """Run a child in a thread, and return what it sends: first of all the facts, or what is wrong with the model."""
+    monkeypatch.setattr(child, "_limit", lambda gives_way: None)  # which would hold for all tests
     started = []
 
     def talk(path, *messages, calibration=None):
         ours, theirs = multiprocessing.Pipe()
-        thread = threading.Thread(target=child.run_child, args=(theirs, path, path.read_bytes(), SETTINGS))
+        thread = threading.Thread(target=child.run_child, args=(theirs, path, path.read_bytes(), SETTINGS, False))
         thread.start()
         started.append((ours, theirs, thread))
         found = [ours.recv()]
         for message in messages:
-            ours.send((calibration, PendingRequest(None, message, JSON, JSON, 0.9, "r", time.perf_counter())))
-            found.append(ours.recv())
+            request = AssessRequest(message, JSON, JSON, 0.9, "r", time.perf_counter())
+            ours.send((calibration, assess_requests, ([request],)))
+            found += ours.recv()
         return found
 
     yield talk
@@ -48,34 +51,19 @@ def talk(monkeypatch):
 
 def test_it_answers_until_its_parent_is_gone(models, talk):
     body = json.dumps({"rows": [[0.5, 1.0], [0.1, 0.2]]}).encode()
-    ready, reply, error = talk(models["array"], body, b"{")
-    assert ready is None
-    assert reply.record.facts is None
+    facts, reply, error = talk(models["array"], body, b"{")
+    assert isinstance(facts, Facts)
     assert len(json.loads(reply.body)) == 2
     assert isinstance(error, RequestError)
 
 
 def test_it_takes_the_calibration_that_labels_have_changed(models, talk):
-    other, body = load_engine(models["array"]).model, b'{"rows": [[0.5, 1.0]]}'
+    other, body = open_deployed(models["array"]).model, b'{"rows": [[0.5, 1.0]]}'
     plain, wide = (
         json.loads(talk(models["array"], body, calibration=given)[1].body)[0]
         for given in (None, other.update([[0.0, 0.0]] * 20, [9.0] * 20).calibration_)
     )
     assert wide["upper"] - wide["lower"] > plain["upper"] - plain["lower"]
-
-
-def test_a_fault_is_told_as_one(models, talk, monkeypatch):
-    plain = load_engine
-
-    def break_later(*arguments, **options):
-        engine = plain(*arguments, **options)
-        found = engine.assess
-        engine.assess = lambda values, coverage: found(values, coverage=coverage) if len(values["x0"]) < 2 else 1 / 0
-        return engine
-
-    monkeypatch.setattr(child, "load_engine", break_later)
-    _, error = talk(models["array"], b'{"rows": [[1, 2], [3, 4]]}')
-    assert "ZeroDivisionError" in str(error)
 
 
 def test_a_file_that_cannot_be_loaded_or_fails_is_told(models, talk, tmp_path, monkeypatch):
@@ -85,6 +73,9 @@ def test_a_file_that_cannot_be_loaded_or_fails_is_told(models, talk, tmp_path, m
     monkeypatch.setattr(child, "make_trial_row", lambda facts: 1 / 0)
     (error,) = talk(models["array"])
     assert "fails on one row: division by zero" in str(error)
+    monkeypatch.setattr(child, "open_deployed", lambda *_, **__: 1 / 0)
+    (error,) = talk(models["array"])
+    assert "Got an error: ZeroDivisionError" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -114,39 +105,59 @@ def test_a_process_watches_its_parent(monkeypatch):
     assert seen == ["watch", (1, 2)]
 
 
-def test_a_file_that_is_being_loaded_is_not_loaded_again(models, tmp_path, monkeypatch):
-    served = child.ServedModel(Settings(str(shutil.copy(models["array"], tmp_path)), trial_timeout=300.0))
-    reached, go_on = threading.Event(), threading.Event()
-    plain = child.read_content
-    monkeypatch.setattr(child, "read_content", lambda path: (reached.set(), go_on.wait(60), plain(path))[2])
-    thread = threading.Thread(target=served.reload)
-    thread.start()
-    reached.wait(60)
-    with pytest.raises(InvalidInputError, match="which is being loaded"):
-        served.reload()
-    go_on.set()
-    thread.join()
-    assert served.reload() is None
-    served.live.child.close()
+def test_a_file_that_is_being_loaded_is_not_loaded_again(models, tmp_path):
+    served = ServedModel(Settings(str(shutil.copy(models["array"], tmp_path)), trial_timeout=300.0))
+
+    async def reload_twice():
+        first = asyncio.create_task(served.reload(None))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidInputError, match="which is being loaded"):
+            await served.reload(None)
+        assert await first is None
+        return await served.reload(None)
+
+    assert asyncio.run(reload_twice()) is None
+    served.live.close()
 
 
-def test_memory_has_a_limit(monkeypatch):
-    limits = []
-    monkeypatch.setattr(os, "nice", lambda by: by)
+@pytest.mark.parametrize("gives_way", [False, True])
+def test_memory_has_a_limit(monkeypatch, gives_way):
+    limits, nice = [], []
+    monkeypatch.setattr(os, "nice", nice.append)
     monkeypatch.setattr(child.resource, "setrlimit", lambda which, limit: limits.append(limit))
-    child._limit_memory()
+    child._limit(gives_way)
     ((soft, hard),) = limits
     assert soft == hard > 2 * 2**30
+    assert len(nice) == gives_way
 
 
-def test_a_model_that_loads_in_the_child_alone_leaves_no_process(models, tmp_path, monkeypatch):
-    closed = []
-    monkeypatch.setattr(child, "load_engine", lambda *_, **__: 1 / 0)
-    plain = child.Child.close
-    monkeypatch.setattr(child.Child, "close", lambda self: (closed.append(self), plain(self)))
+def test_a_model_that_fails_in_one_of_its_processes_leaves_none(models, monkeypatch):
+    closed, plain, close = [], child.Child.wait, child.Child.close
+    monkeypatch.setattr(child.Child, "wait", lambda self: 1 / 0 if self._arguments[3] else plain(self))
+    monkeypatch.setattr(child.Child, "close", lambda self: (closed.append(self), close(self)))
     with pytest.raises(ZeroDivisionError):
-        child.ServedModel(Settings(str(models["array"]), trial_timeout=300.0))
-    assert len(closed) == 1
+        ServedModel(Settings(str(models["array"]), trial_timeout=300.0))
+    assert [each._process for each in closed] == [None, None]
+
+
+def test_an_answer_that_nobody_waits_for_is_not_taken_for_the_next(models):
+    process = child.Child(models["array"], models["array"].read_bytes(), Settings("m", trial_timeout=300.0))
+    process.start()
+    process.wait()
+
+    async def ask():
+        first = asyncio.create_task(process.run(assess_requests, []))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        request = AssessRequest(b'{"rows": [[0.5, 1.0]]}', JSON, JSON, 0.9, "r", 0.0)
+        found = await process.run(assess_requests, [request])
+        process.close()
+        return found
+
+    (reply,) = asyncio.run(ask())
+    assert len(json.loads(reply.body)) == 1
 
 
 def test_a_plain_script_may_start_a_service(models, tmp_path):

@@ -1,56 +1,26 @@
 """What hardly ever happens: the end of a queue, a model that was replaced, keys without TLS, and URLs that are none."""
 
+import asyncio
 import sys
-from concurrent.futures import Future
 
 import pytest
 import uvicorn
 
 from onsphere import InvalidInputError
-from onsphere.service import Settings, batching, child, hash_key, make_key
+from onsphere.export.deployed import open_deployed
+from onsphere.service import Settings, child, hash_key, make_key
 from onsphere.service import server as server_module
 from onsphere.service.answers import RequestError
-from onsphere.service.batching import Batcher, PendingRequest, assess_together
-from onsphere.service.child import LiveModel
-from onsphere.service.engine import load_engine
+from onsphere.service.assess import AssessRequest, assess_requests
 from onsphere.service.rows import CSV, JSON, parse_json
 from onsphere.service.store import open_database
 
 SETTINGS = Settings("m.onsphere")
 
 
-@pytest.fixture
-def live(models):
-    return LiveModel(load_engine(models["array"]), None)
-
-
-@pytest.mark.parametrize("n_most", [1, 1_000])
-def test_requests_before_the_end_are_assessed(live, monkeypatch, n_most):
-    monkeypatch.setattr(batching, "_ROWS_PER_CALL", n_most)
-    assessed = []
-    monkeypatch.setattr(batching, "assess_together", lambda taken, settings: assessed.append(len(taken)) or [])
-    batcher = Batcher(SETTINGS, None)
-    for _ in range(2):
-        batcher._small.put(PendingRequest(live, b"{}", JSON, JSON, 0.9, "r", 0.0))
-    batcher.stop()
-    batcher._assess_small()
-    assert assessed == ([1, 1] if n_most == 1 else [2])
-
-
-def test_a_request_whose_client_waits_no_more_is_not_assessed(live, monkeypatch):
-    assessed = []
-    monkeypatch.setattr(batching, "assess_together", lambda taken, settings: assessed.append(len(taken)) or [])
-    batcher, over = Batcher(SETTINGS, None), Future()
-    over.set_result(None)
-    for future in (None, over):
-        batcher._small.put(PendingRequest(live, b"{}", JSON, JSON, 0.9, "r", 0.0, future=future))
-    batcher.stop()
-    batcher._assess_small()
-    assert assessed == [1]
-
-
-def test_json_may_be_answered_as_csv(live):
-    [(_, reply)] = assess_together([PendingRequest(live, b'{"rows": [[1, 2]]}', JSON, CSV, 0.9, "r", 0.0)], SETTINGS)
+def test_json_may_be_answered_as_csv(models):
+    request = AssessRequest(b'{"rows": [[1, 2]]}', JSON, CSV, 0.9, "r", 0.0)
+    [reply] = assess_requests(open_deployed(models["array"]), SETTINGS, [request])
     assert reply.body.startswith(b'"value","uncertainty"')
 
 
@@ -58,7 +28,7 @@ def test_a_child_that_was_closed_starts_no_process(models):
     closed = child.Child(models["array"], b"", SETTINGS)
     closed.close()
     with pytest.raises(RequestError, match="was replaced"):
-        closed.start_if_ended()
+        asyncio.run(closed.run(len))
 
 
 def test_brackets_are_counted_before_anything_is_read():

@@ -1,5 +1,6 @@
 """Models and graphs behind the service, and their replacement."""
 
+import asyncio
 import os
 import shutil
 import sys
@@ -10,10 +11,10 @@ import pytest
 
 from onsphere import HCMRegressor, InvalidInputError, MissingExtraError, load
 from onsphere.export import export_onnx
+from onsphere.export.deployed import open_deployed
 from onsphere.service import Settings
 from onsphere.service.answers import answer_rows
-from onsphere.service.child import ServedModel
-from onsphere.service.engine import load_engine
+from onsphere.service.served_model import ServedModel
 
 
 def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
@@ -22,7 +23,7 @@ def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
         model = load(models[name])
         rows = pd.DataFrame(X, columns=["a", "b"]) if name == "classes" else X
         export_onnx(model, tmp_path / f"{name}.onnx", X=rows, coverage=0.8)
-        engine = load_engine(tmp_path / f"{name}.onnx")
+        engine = open_deployed(tmp_path / f"{name}.onnx")
         names = [column.name for column in engine.facts.columns]
         found, expected = (
             engine.assess(dict(zip(names, X.T, strict=True)), coverage=0.8),
@@ -41,19 +42,19 @@ def test_graphs_of_arrays_classes_and_several_outputs(models, tmp_path):
         answers = answer_rows(found, engine.facts)
         assert [row["reason"] is None for row in answers] == expected.accepted.tolist()
         assert {"noise", "novelty", "novelty_p_value"} <= answers[0].keys()
-        described, own = engine.facts.describe(), load_engine(models[name]).facts.describe()
+        described, own = engine.facts.describe(), open_deployed(models[name]).facts.describe()
         for fact in ("novelty_threshold", "novelty_rule", "frames"):
             assert described[fact] == own[fact] is not None
         assert described["novelty_band"] == pytest.approx(own["novelty_band"])
-    assert load_engine(tmp_path / "several.onnx").facts.targets == ("0", "1")
+    assert open_deployed(tmp_path / "several.onnx").facts.targets == ("0", "1")
     with pytest.raises(InvalidInputError, match=r"coverage of 0\.8"):
-        load_engine(tmp_path / "array.onnx", coverage=0.9)
+        open_deployed(tmp_path / "array.onnx", coverage=0.9)
 
 
 def test_a_graph_with_quantiles_is_served_without_them(models, tmp_path):
     X, model = np.random.default_rng(5).normal(size=(40, 2)), load(models["array"])
     export_onnx(model, tmp_path / "model.onnx", X=X, coverage=0.8, quantiles=[0.1, 0.9])
-    found = load_engine(tmp_path / "model.onnx").assess({"x0": X[:, 0], "x1": X[:, 1]}, coverage=0.8)
+    found = open_deployed(tmp_path / "model.onnx").assess({"x0": X[:, 0], "x1": X[:, 1]}, coverage=0.8)
     np.testing.assert_allclose(found.upper, model.assess(X, coverage=0.8).upper, rtol=1e-9)
 
 
@@ -61,7 +62,7 @@ def test_onnxruntime_is_needed_for_graphs(tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match="onnxruntime"):
-        load_engine(tmp_path / "model.onnx")
+        open_deployed(tmp_path / "model.onnx")
 
 
 def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path):
@@ -71,9 +72,9 @@ def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path):
     path.unlink()
     path.mkdir()
     with pytest.raises(InvalidInputError, match="Is a directory"):
-        served.reload()
+        asyncio.run(served.reload(None))
     assert "Is a directory" in served.trouble
-    served.live.child.close()
+    served.live.close()
 
 
 def test_a_model_with_other_steps_has_no_levels(tmp_path):
@@ -83,7 +84,7 @@ def test_a_model_with_other_steps_has_no_levels(tmp_path):
 
     X = np.random.default_rng(0).normal(size=(30, 1))
     path = HCMRegressor(make_pipeline(StandardScaler(), Ridge())).fit(X, X[:, 0]).save(tmp_path / "m.onsphere")
-    assert load_engine(path).facts.levels == {}
+    assert open_deployed(path).facts.levels == {}
 
 
 def test_a_served_model_survives_a_file_that_is_gone(models, tmp_path):
@@ -92,4 +93,4 @@ def test_a_served_model_survives_a_file_that_is_gone(models, tmp_path):
     os.unlink(model)
     assert not served.has_changed()
     assert np.isfinite(served.loaded_at)
-    served.live.child.close()
+    served.live.close()

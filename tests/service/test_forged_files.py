@@ -15,8 +15,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from onsphere import HCMRegressor, InvalidInputError, OnsphereError, load
 from onsphere._internal.saved_models import check_trees
+from onsphere.export.deployed import open_deployed
 from onsphere.persistence import read_manifest
-from onsphere.service.engine import load_engine
 
 N_FORGED = 1_200  # manifests of each of two files
 N_LOADED = N_FORGED if os.environ.get("ONSPHERE_LONG") else 20  # of them, with the model, which takes most of the time
@@ -78,7 +78,7 @@ def test_forged_manifests_are_loaded_or_rejected(models, tmp_path, name):
         try:
             read_manifest(path)
             if index < N_LOADED:
-                described = load_engine(path).facts.describe()
+                described = open_deployed(path).facts.describe()
                 json.dumps(described, default=str)
                 assert len(described["columns"]) <= 10
         except OnsphereError:
@@ -91,7 +91,7 @@ def test_a_manifest_about_another_model_is_rejected(models, tmp_path):
     for part, value in (("n_features", 10**8), ("columns", ["a", "b"]), ("classes", ["a"]), ("model", "FrozenHead")):
         path = write_parts(tmp_path / "forged.onsphere", manifest | {part: value}, content)
         with pytest.raises(InvalidInputError, match=f"another model, by its {part}"):
-            load_engine(path)
+            open_deployed(path)
 
 
 def pack(parts, packing):

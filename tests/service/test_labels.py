@@ -1,6 +1,8 @@
 """Labels: joined to answers by their keys, compared with them, and followed by the model."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,8 @@ import pandas as pd
 import pytest
 
 from onsphere import HCMRegressor, export_onnx, load
+from onsphere.export.deployed import open_deployed
 from onsphere.service import labels as labels_module
-from onsphere.service.engine import load_engine
 from onsphere.service.labels import Label, name_key, summarize_labels
 from onsphere.service.store import Store
 
@@ -132,7 +134,9 @@ def test_the_child_process_follows_labels_too(running, helpers):
     after = read_widths(content=probe, headers=headers)
     assert all(new > 1.2 * old for new, old in zip(after, before, strict=True))
     assert after == pytest.approx(read_widths(json={"rows": make_rows(frame)}), rel=1e-6)
-    service.service.served.live.child._discard()  # a process that starts again learns of them as well
+    child = service.service.served.live.large
+    os.kill(child._process.pid, signal.SIGKILL)  # a process that starts again learns of them as well
+    helpers.until(lambda: child._streams[0].at_eof())
     assert read_widths(content=probe, headers=headers) == after
 
 
@@ -271,14 +275,14 @@ def test_fixed_models_only_get_coverage_and_error(running, models, tmp_path):
         assert ("onsphere_rolling_coverage NaN" in service.http.get("/metrics").text) == (model == "plain")
 
 
-def test_an_answer_says_if_the_model_does_not_follow(running, helpers, monkeypatch):
-    service, plain = running(), labels_module._update_copy
+def test_an_answer_says_if_the_model_does_not_follow(running, helpers, monkeypatch, tmp_path):
+    store = tmp_path / "labels.sqlite"
+    service = running(store=str(store))
     service.assess(*make_rows(helpers.table(3)), params={"key": "id"})
-    monkeypatch.setattr(labels_module, "_update_copy", lambda *_: 1 / 0)
+    helpers.query(f"sqlite:///{store}", "UPDATE onsphere_answers SET features = '[1]' WHERE id = 1")
     found = post_labels(service, [1000], [1.0]).json()
     assert (found["taken"], found["model_updated"]) == (1, False)
     assert "the model cannot take them" in found["note"]
-    monkeypatch.setattr(labels_module, "_update_copy", plain)
     monkeypatch.setattr(Store, "read_labels", lambda *_: 1 / 0)
     found = post_labels(service, [1001], [1.0]).json()
     assert (found["taken"], found["model_updated"]) == (1, False)
@@ -382,19 +386,20 @@ def test_rolling_coverage_is_the_share_of_the_latest_500():
     assert summarize_labels([(1, None)], 0.9)["mean_error"] is None
 
 
-def test_a_request_for_another_coverage_does_not_keep_labels_from_being_followed(running, helpers):
-    """It adds to the levels of a model while these are followed."""
-
-    class Growing(dict):
-        def items(self):
-            raise RuntimeError("dictionary changed size during iteration")
-
-    service, frame = running(), helpers.table(50, seed=5)
-    assess_and_label(service, frame[:25], rng_errors(0))
-    online = service.service.served.live.engine.model.calibration_.online
-    object.__setattr__(online, "trackers", Growing(online.trackers))
-    assess_and_label(service, frame[25:], rng_errors(1))
-    assert service.service.served.live.engine.model.calibration_.online.n_labels == 50
+def test_another_coverage_is_followed_from_when_it_is_first_asked_for(running, models, helpers):
+    """The process that takes labels is not the one that answers small requests."""
+    service, alone, frame = running(), load(models["table"]), helpers.table(60, seed=5)
+    probe, before = helpers.table(3, seed=6), None
+    for start in range(0, 60, 20):
+        part = frame[start : start + 20]
+        found = service.assess(*make_rows(probe), params={"coverage": 0.5}).json()["rows"]
+        expected = alone.assess(probe[FEATURES], coverage=0.5)
+        assert [row["upper"] for row in found] == pytest.approx(expected.upper, rel=1e-9)
+        assert expected.upper.tolist() != before
+        _, truth = assess_and_label(service, part, rng_errors(start)[: len(part)])
+        alone.update(part[FEATURES], truth)
+        alone.assess(probe[FEATURES], coverage=0.9)
+        before = expected.upper.tolist()
 
 
 def test_the_level_follows_all_labels_from_the_first(models, monkeypatch, facts, helpers):
@@ -411,11 +416,10 @@ def test_the_level_follows_all_labels_from_the_first(models, monkeypatch, facts,
         (index + 1, str(index // 4), json.dumps([price + 1.0]), row)
         for index, (price, row) in enumerate(zip(frame["price"], rows, strict=True))
     ]
-    at_once, in_parts = load_engine(models["table"]), load_engine(models["table"])
-    labels_module.update_model(at_once, stored)
+    at_once, in_parts = open_deployed(models["table"]), open_deployed(models["table"])
+    labels_module.update_model(at_once, None, stored, [])
     for start in range(0, 40, 12):
-        labels_module.update_model(in_parts, stored[: start + 12])
+        labels_module.update_model(in_parts, None, stored[start : start + 12], [])
         in_parts.assess(frame[FEATURES], coverage=0.9)
     found = [engine.model.calibration_.online.find_level(0.9) for engine in (at_once, in_parts)]
     assert found[0] == found[1]
-    assert at_once.last_label == in_parts.last_label == 40

@@ -149,16 +149,9 @@ def test_an_answer_that_is_read_slowly_arrives(running, helpers):
     assert received > 2_000_000
 
 
-def test_requests_beyond_the_limit_are_rejected(running, helpers, monkeypatch):
-    service, go_on = running(max_concurrent=1), threading.Event()
-    plain = service.service.served.live.engine.assess
-
-    def slow(values, *, coverage):
-        go_on.wait(120)
-        return plain(values, coverage=coverage)
-
-    monkeypatch.setattr(service.service.served.live.engine, "assess", slow)
-    first = []
+def test_requests_beyond_the_limit_are_rejected(running, helpers):
+    service, first = running(max_concurrent=1), []
+    go_on = helpers.pause(service)
     thread = threading.Thread(
         target=lambda: first.append(
             httpx.post(f"{service.url}/v1/assess", json={"rows": [helpers.row]}, timeout=120, verify=False)
@@ -167,6 +160,6 @@ def test_requests_beyond_the_limit_are_rejected(running, helpers, monkeypatch):
     thread.start()
     helpers.until(lambda: service.service._n_working == 1)
     assert service.assess(helpers.row).status_code == 503
-    go_on.set()
+    go_on()
     thread.join()
     assert first[0].status_code == 200

@@ -146,8 +146,8 @@ def test_an_alarm_names_what_moved_and_can_be_reset(running, show, helpers, sche
 def test_the_stated_false_alarm_rate_is_true(running, show, model, expected):
     service = running(model or "table")
     if model is None:  # as of a file that does not say
-        engine = service.service.served.live.engine
-        engine.facts = replace(engine.facts, calibrated_by=None)
+        live = service.service.served.live
+        live.facts = replace(live.facts, calibrated_by=None)
     page = show(service)
     page.get_by_text("Everything works").wait_for()
     found = page.locator("#promise").inner_text().replace("\u00a0", " ")
@@ -164,8 +164,8 @@ def test_a_store_that_does_not_work_is_shown(running, show, helpers, tmp_path):
 
 def test_a_model_that_hangs_is_shown(running, show):
     service = running()
-    service.service.batcher.n_stuck = 1
-    show(service).get_by_text("The model hangs on 1 request(s).").wait_for()
+    service.service.served.live.small.trouble = "The model did not come back."
+    show(service).get_by_text("The model did not come back.").wait_for()
 
 
 def test_a_service_that_is_gone_is_shown(running, show):

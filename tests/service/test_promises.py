@@ -9,8 +9,8 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from onsphere import HCMRegressor, InvalidInputError, MissingExtraError
+from onsphere.export.deployed import open_deployed
 from onsphere.service import Settings, create_app, hash_key, make_key, metrics, serve
-from onsphere.service.engine import load_engine
 from onsphere.service.metrics import start_tracing
 
 
@@ -94,14 +94,14 @@ def test_a_refit_with_the_same_seed_goes_on_with_the_same_monitor(url, tmp_path,
     for name in ("first", "second"):
         model = HCMRegressor(Ridge(), calibration="split", random_state=0).fit(X, y)
         path = model.save(tmp_path / f"{name}.onsphere", summary={"made": name})
-        facts.append(load_engine(path).facts)
+        facts.append(open_deployed(path).facts)
     assert facts[0].sha256 != facts[1].sha256
     store = open_store(url)
     for each in facts:
         store.write([helpers.record(each, [0.1, 0.2])])
     assert store.read_live(facts[1])["drift"]["rows_seen"] == 4
     other = HCMRegressor(Ridge(), calibration="split", random_state=1).fit(X, y).save(tmp_path / "other.onsphere")
-    assert store.read_live(load_engine(other).facts)["drift"]["rows_seen"] == 0
+    assert store.read_live(open_deployed(other).facts)["drift"]["rows_seen"] == 0
 
 
 def test_times_include_storing(url, facts, open_store, helpers):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from onsphere.service.engine import load_engine
+from onsphere.export.deployed import open_deployed
 from onsphere.service.schemas import Options, build_body_model
 
 
@@ -15,7 +15,7 @@ def test_the_schema_follows_the_columns(text_facts, models):
     assert [each["type"] for each in by_name["properties"]["n"]["anyOf"]] == ["number", "string", "null"]
     assert "format" not in by_name["properties"]["d"]["anyOf"][0]
     assert in_order["minItems"] == 5
-    array = load_engine(models["array"]).facts
+    array = open_deployed(models["array"]).facts
     assert set(describe_row(array)[0]["properties"]) == {"x0", "x1"}
 
 

@@ -50,21 +50,15 @@ def test_it_starts_answers_with_a_key_and_stops(model, helpers):
         assert "Traceback" not in run.read_logs()
 
 
-def test_what_is_in_flight_is_answered_before_it_ends(running, helpers, monkeypatch):
-    service, go_on, answers = running(), threading.Event(), []
-    plain = service.service.served.live.engine.assess
-
-    def slow(values, *, coverage):
-        go_on.wait(120)
-        return plain(values, coverage=coverage)
-
-    monkeypatch.setattr(service.service.served.live.engine, "assess", slow)
+def test_what_is_in_flight_is_answered_before_it_ends(running, helpers):
+    service, answers = running(), []
+    go_on = helpers.pause(service)
     thread = threading.Thread(target=lambda: answers.append(service.assess(helpers.row)))
     thread.start()
     helpers.until(lambda: service.service._n_working == 1)
     service.server.should_exit = True
     helpers.until(lambda: is_closed(service.port))
-    go_on.set()
+    go_on()
     thread.join()
     assert answers[0].json()["recorded"] is True
 

@@ -29,7 +29,6 @@ def run_graph(
     fed: dict[str, NDArray[Any]],
     *,
     classes: Sequence[Any] | None,
-    options: Any = None,
 ) -> Assessment:
     """Assess rows, a thousand at a time.
 
@@ -42,11 +41,10 @@ def run_graph(
         All rows, as `prepare_inputs` returns them.
     classes : sequence or None
         Of the manifest of the graph.
-    options : onnxruntime.RunOptions, optional
     """
     n_rows = len(next(iter(fed.values())))
     parts = [
-        session.run(answers, {name: rows[start : start + _ROWS_PER_RUN] for name, rows in fed.items()}, options)
+        session.run(answers, {name: rows[start : start + _ROWS_PER_RUN] for name, rows in fed.items()})
         for start in range(0, n_rows, _ROWS_PER_RUN)
     ]
     found: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from onsphere.assessment import Assessment
-from onsphere.service.engine import Facts
+from onsphere.export.deployed import Facts
 from onsphere.table.cells import Problem, describe_problems
 from onsphere.table.predict import tabulate_assessment
 
@@ -139,6 +140,20 @@ class RequestError(Exception):
         needed = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(self.status, {})
         body = encode_json({"detail": self.detail, "errors": [problem._asdict() for problem in self.problems]})
         return Response(body, self.status, headers={**needed, **(headers or {})}, media_type="application/json")
+
+
+class ModelFaultError(Exception):
+    """An error in a child process that should not happen: its type and its place, for the logs, and what it says."""
+
+    def __init__(self, name: str, place: str, message: str) -> None:
+        super().__init__(name, place, message)
+        self.name, self.place = name, place
+
+
+def find_place(error: Exception) -> str:
+    """Return the file and the line where an error was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
 
 
 def make_problem_error(problems: Sequence[Problem]) -> RequestError:

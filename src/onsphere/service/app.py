@@ -24,16 +24,17 @@ from pydantic import ValidationError
 
 from onsphere.drift.recent_rows import RecentRows
 from onsphere.errors import OnsphereError
+from onsphere.export.deployed import Facts
 from onsphere.service import schemas
 from onsphere.service.answers import RequestError, encode_json
-from onsphere.service.batching import Batcher, PendingRequest
-from onsphere.service.child import ServedModel
-from onsphere.service.engine import Engine, Facts, ModelEngine
-from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labels, update_model
+from onsphere.service.assess import AssessRequest
+from onsphere.service.batching import Batcher
+from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labels
 from onsphere.service.limits import Gate
 from onsphere.service.metrics import Metrics, start_tracing
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
+from onsphere.service.served_model import LiveModel, ServedModel
 from onsphere.service.settings import Settings, read_keys
 from onsphere.service.store import Store, open_database
 from onsphere.table.cells import Problem, show_value
@@ -64,87 +65,90 @@ class Service:
         self.recorder = Recorder(store, seconds=settings.store_timeout, limit=limit)
         self.batcher = Batcher(settings, self.recorder)
         self.metrics = Metrics()
-        self._n_working = 0
+        self._n_working, self._replaced = 0, set[LiveModel]()
         self._live_lock, self._labels_lock = asyncio.Lock(), asyncio.Lock()
         self.forget_recent()
 
     @asynccontextmanager
     async def run(self, app: FastAPI) -> AsyncGenerator[None]:
-        """Start and stop the threads, and reload the model when its file changes or SIGHUP comes."""
+        """Start and stop what runs beside requests, and reload the model when its file changes or SIGHUP comes."""
         loop, settings = asyncio.get_running_loop(), self.settings
-        clocks = asyncio.create_task(_repeat(_TICK, self._check_clocks))
-        self.batcher.start()
+        clock = asyncio.create_task(_repeat(_TICK, self._check_store))
         await asyncio.to_thread(self.recorder.start)
         await self._follow()
         self.metrics.loaded.set(self.served.loaded_at)
         tasks = [asyncio.create_task(_repeat(_FOLLOW_SECONDS, self._follow))]
         if settings.watch:
-            tasks.append(asyncio.create_task(_repeat(settings.watch, asyncio.to_thread, self._reload_if_changed)))
+            tasks.append(asyncio.create_task(_repeat(settings.watch, self._reload_if_changed)))
         in_main_thread = threading.current_thread() is threading.main_thread()
         if in_main_thread:
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._reload_and_log))
+            loop.add_signal_handler(signal.SIGHUP, lambda: tasks.append(asyncio.create_task(self._reload_and_log())))
         try:
             yield
         finally:
             if in_main_thread:
                 loop.remove_signal_handler(signal.SIGHUP)
-            self.batcher.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.to_thread(self.recorder.stop)
-            clocks.cancel()
-            await asyncio.gather(clocks, *tasks, return_exceptions=True)
-            self.served.live.child.close()
+            clock.cancel()
+            await asyncio.gather(clock, *tasks, return_exceptions=True)
+            for live in [*self._replaced, self.served.live]:
+                live.close()
+            await asyncio.sleep(0)  # in which the connections to their processes are closed
 
-    async def _check_clocks(self) -> None:
+    async def _check_store(self) -> None:
         self.recorder.check_time()
-        self.batcher.check_time()
 
     async def _follow(self) -> None:
         """Let the monitor and the model follow the rows and labels that any worker took."""
         with suppress(Exception):  # of the store, which the recorder notes
             await self._read_slices()
-        await asyncio.to_thread(self._catch_up, self.served.live.engine)
+        await self._catch_up(self.served.live)
 
     async def _read_slices(self) -> None:
         facts = self.served.facts
         while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
             pass  # single rows have their turn after each slice
 
-    def _catch_up(self, engine: Engine) -> bool:
-        """Update a model with the labels that it has not seen, and return False if the store does not give them."""
-        if isinstance(engine, ModelEngine) and engine.facts.calibration is not None:
-            sha256, last = engine.facts.sha256, engine.last_label
-            try:
-                found = self.recorder.do(lambda store: store.read_labels(sha256, last)).result()
-            except Exception:  # the recorder says what it is, and they are read at the next look
-                return False
-            update_model(engine, found)
+    async def _catch_up(self, live: LiveModel) -> bool:
+        """Update a model with the labels that it has not seen, and return whether it has followed all of them."""
+        if live.facts.kind == "onnx" or live.facts.calibration is None:
+            return True
+        sha256, last = live.facts.sha256, live.last_label
+        try:
+            found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_labels(sha256, last)))
+            await live.update(found)
+        except Exception:  # the recorder says what is wrong with the store, and they are read at the next look
+            return False
         return True
 
-    def reload(self) -> bool:
+    async def reload(self) -> bool:
         """Load the model's file again, and return whether another model answers now."""
-        before = self.served.reload(self._catch_up)
-        if before is not None:  # requests in flight may still need its child process
-            timer = threading.Timer(self.settings.timeout, before.child.close)
-            timer.daemon = True
-            timer.start()
+        before = await self.served.reload(self._catch_up)
+        if before is not None:  # requests in flight may still need its processes
+            self._replaced.add(before)
+            asyncio.get_running_loop().call_later(self.settings.timeout, self._close, before)
         self.metrics.loaded.set(self.served.loaded_at)
         self.forget_recent()
         return before is not None
+
+    def _close(self, live: LiveModel) -> None:
+        live.close()
+        self._replaced.discard(live)
 
     def forget_recent(self) -> None:
         """Forget what was seen of another model, or before a reset."""
         self._recent, self._n_resets = RecentRows(self.served.facts.reference), None
         self._live: tuple[float, dict[str, Any]] = (0.0, {})
 
-    def _reload_if_changed(self) -> None:
-        if self.served.has_changed():
-            self._reload_and_log()
+    async def _reload_if_changed(self) -> None:
+        if await asyncio.to_thread(self.served.has_changed):
+            await self._reload_and_log()
 
-    def _reload_and_log(self) -> None:
+    async def _reload_and_log(self) -> None:
         try:
-            changed, reason = self.reload(), None
+            changed, reason = await self.reload(), None
         except OnsphereError as error:
             changed, reason = False, str(error)
         fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.facts.sha256}
@@ -160,12 +164,9 @@ class Service:
                 answer_type = read_media_type(headers[b"accept"].partition(b",")[0])
         if self._n_working >= self.settings.max_concurrent:
             raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
-        live = self.served.live
-        facts = live.engine.facts
-        share = options.coverage or facts.coverage
-        pending = PendingRequest(live, body, media_type, answer_type, share, state["request"], state["started"])
-        pending.is_recorded, pending.key = options.record, options.key
-        if (name := headers.get(b"idempotency-key")) is not None:
+        live, name = self.served.live, headers.get(b"idempotency-key")
+        share, idempotency = options.coverage or live.facts.coverage, None
+        if name is not None:
             if not _NAME.fullmatch(name):
                 raise RequestError(
                     422,
@@ -173,15 +174,26 @@ class Service:
                 )
             whose = state["key"].name if state["key"] else ""  # two clients may use the same name
             code = hashlib.sha256(scope["query_string"] + b" " + body).hexdigest()
-            pending.idempotency = (f"{whose} {name.decode()}", code)
+            idempotency = (f"{whose} {name.decode()}", code)
+        request = AssessRequest(
+            body,
+            media_type,
+            answer_type,
+            share,
+            state["request"],
+            state["started"],
+            options.record,
+            idempotency,
+            options.key,
+        )
         self._n_working += 1
         try:
-            reply, recorded = await self.batcher.assess(pending)
+            reply, recorded = await self.batcher.assess(live, request)
         finally:
             self._n_working -= 1
+        facts, rows = live.facts, reply.last_rows
         if options.record and live is self.served.live:
-            values = reply.batch.values
-            self._recent.add({str(at): each for at, each in enumerate(values.values())} if facts.as_array else values)
+            self._recent.add({str(at): each for at, each in enumerate(rows.values())} if facts.as_array else rows)
         n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted if facts.decides else None
         if options.record:
             self.metrics.count_rows(n_rows, n_accepted)
@@ -196,8 +208,8 @@ class Service:
         """Join the labels of a request to the answers in the store, and return what `POST /v1/labels` answers."""
         if read_media_type(request.headers.get("content-type", "").encode()) != JSON:
             raise RequestError(415, f"Expected labels of the type {JSON}. Got another.")
-        body, engine = await request.body(), self.served.live.engine
-        labels = await asyncio.to_thread(read_labels, body, engine, max_rows=self.settings.max_rows)
+        body, live = await request.body(), self.served.live
+        labels = await asyncio.to_thread(read_labels, body, live.facts, max_rows=self.settings.max_rows)
         number = f"{request.scope['state']['request']} {uuid.uuid4().hex}"  # a client may give each the same name
         matched: list[Any] = []
         async with self._labels_lock:  # so that single rows wait for those of one request at most
@@ -214,8 +226,8 @@ class Service:
                 [Problem("key", None, "one that waits for a label", show_value(label.key)) for label in labels[:20]],
             )
         self.metrics.labels.inc(len(taken))
-        is_read = await asyncio.to_thread(self._catch_up, engine)
-        note = explain_no_update(engine, taken, number, is_read=is_read)
+        is_read = await self._catch_up(live)
+        note = explain_no_update(live.facts, taken, is_skipped=number in live.skipped, is_read=is_read)
         return {"taken": len(taken), **found, "model_updated": note is None, "note": note}
 
     async def use_store(self, task: Callable[[Store], Any]) -> Any:
@@ -251,12 +263,8 @@ class Service:
             changes = await asyncio.to_thread(self._recent.compare)
             found["drift"] |= dict(zip(("hints", "outside"), changes, strict=True))
         store = {"working": reason is None, "reason": reason}
-        return {"now": time.time(), "model": facts.sha256, "store": store, "threads": self.describe_stuck(), **found}
-
-    def describe_stuck(self) -> str | None:
-        """Say on how many requests the model hangs; None if on none."""
-        n_stuck = self.batcher.n_stuck
-        return f"The model hangs on {n_stuck} request(s)." if n_stuck else None
+        trouble = self.served.live.trouble
+        return {"now": time.time(), "model": facts.sha256, "store": store, "process": trouble, **found}
 
 
 async def _repeat(seconds: float, task: Callable[..., Any], *arguments: Any) -> None:
@@ -365,7 +373,7 @@ def _build_routes(service: Service) -> APIRouter:
     async def reload() -> dict[str, bool | str]:
         """Load the model's file again; the old model answers until then, and goes on if that fails."""
         try:
-            changed = await asyncio.to_thread(service.reload)
+            changed = await service.reload()
         except OnsphereError as error:
             raise RequestError(409, str(error)) from None
         return {"changed": changed, "sha256": service.served.facts.sha256}
@@ -410,10 +418,10 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         """Say whether the store takes writes, and the model answers; with a key, also why not."""
         found = {
             "store": service.recorder.trouble,
-            "threads": service.describe_stuck(),
+            "process": service.served.live.trouble,
             "model": service.served.trouble,
         }
-        is_ready = found["store"] is None and found["threads"] is None
+        is_ready = found["store"] is None and found["process"] is None
         details = found if _is_known(service, request) else {}
         return _answer_json({"ready": is_ready, **details}, 200 if is_ready else 503)
 

@@ -7,7 +7,6 @@ and a service that starts again, comes to the same model as anyone who repeats t
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -18,12 +17,11 @@ import numpy as np
 from onsphere.assessment import Assessment
 from onsphere.calibration.online import compute_rolling_share
 from onsphere.errors import InvalidInputError
+from onsphere.export.deployed import DeployedModel, Facts
 from onsphere.service.answers import RequestError, reject_problems
-from onsphere.service.engine import Engine, Facts, ModelEngine
 from onsphere.service.rows import Batch, find_wrong_keys, parse_json
+from onsphere.service.settings import Settings
 from onsphere.table.cells import LARGEST, Problem, show_value
-
-logger = logging.getLogger("onsphere.service")
 
 MAX_KEYS = 1_000  # of one request, rows or labels
 LABELS_AT_ONCE = 100  # that are compared with answers while the answers of others wait for the store
@@ -94,7 +92,7 @@ def judge_label(answer: str, value: Any) -> tuple[int | None, float | None] | No
     return int(str(value) in bounds[0]) if bounds else None, float(str(value) != predicted)
 
 
-def read_labels(body: bytes, engine: Engine, *, max_rows: int) -> list[Label]:
+def read_labels(body: bytes, facts: Facts, *, max_rows: int) -> list[Label]:
     """Read {"labels": [{"key": "a17", "value": 1.5}, …]}; if anything is wrong with one of them, none is read."""
     problems: list[Problem] = []
     labels: list[Label] = []
@@ -103,16 +101,16 @@ def read_labels(body: bytes, engine: Engine, *, max_rows: int) -> list[Label]:
             problems.append(Problem(None, row, 'an object with "key" and "value"', show_value(label)))
         elif type(label["key"]) not in (int, float, str):
             problems.append(Problem("key", row, "text or a number", show_value(label["key"])))
-        elif (value := _read_value(label["value"], engine.facts)) is None:
-            problems.append(Problem("value", row, _describe_value(engine.facts), show_value(label["value"])))
+        elif (value := _read_value(label["value"], facts)) is None:
+            problems.append(Problem("value", row, _describe_value(facts), show_value(label["value"])))
         else:
             labels.append(Label(label["key"], name_key(label["key"]), value))
     reject_problems(problems or find_wrong_keys({"key": [label.key for label in labels]}))
     if len({label.name for label in labels}) < len(labels):
         raise RequestError(422, "Expected each key once. Got one twice. Send one label for each row.")
-    if isinstance(engine, ModelEngine) and engine.facts.task == "regression" and engine.model.domain_ is not None:
+    if facts.domain is not None:
         try:
-            engine.model.domain_.check(np.array([label.value for label in labels]))
+            facts.domain.check(np.array([label.value for label in labels]))
         except InvalidInputError as error:
             raise RequestError(422, str(error)) from None
     return labels
@@ -161,45 +159,40 @@ def summarize_labels(rows: Sequence[Any], promised: float) -> dict[str, Any] | N
     }
 
 
-def update_model(engine: ModelEngine, labels: Sequence[Any]) -> None:
+def update_model(
+    deployed: DeployedModel, settings: Settings, labels: Sequence[Any], coverages: Sequence[float]
+) -> tuple[Any, list[tuple[str, int, str]]]:
     """Update a model with labels of the store: number, request, value and features of each, in their order.
 
-    Requests in flight go on with the model as it was.
+    It runs in a child process. The calibration that follows them is returned, and which requests were skipped, whose
+    labels the model could not take: how many, and the type of the error. All workers skip the same ones.
     """
-    with engine.lock:
-        unread = [label for label in labels if label[0] > engine.last_label]
-        for request, group in groupby(unread, key=lambda label: label[1]):
-            numbers, _, values, features = zip(*group, strict=True)
-            try:
-                engine.model = _update_copy(engine, features, [json.loads(value) for value in values])
-            except Exception as error:  # whatever it is, all workers skip these labels, and the service goes on
-                event = {"event": "labels", "request": request, "skipped": len(numbers), "type": type(error).__name__}
-                logger.error("labels", extra={"fields": event})
-                engine.skipped.append(request)
-            engine.last_label = numbers[-1]
+    model, skipped = deployed.model, list[tuple[str, int, str]]()
+    for request, group in groupby(labels, key=lambda label: label[1]):
+        _, _, values, features = zip(*group, strict=True)
+        try:
+            X = deployed.build_rows(Batch.from_json(deployed.facts, features).values)
+            y = np.array([json.loads(value) for value in values])
+            with np.errstate(all="ignore"):  # as in `DeployedModel.assess`
+                model.update(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y)
+            # The level of a coverage follows all labels from when it is first looked at.
+            for coverage in {deployed.facts.coverage, *coverages}:
+                model.calibration_.online.find_level(coverage)
+        except Exception as error:  # the model stays as it was
+            skipped.append((request, len(values), type(error).__name__))
+    return model.calibration_, skipped
 
 
-def _update_copy(engine: ModelEngine, features: Sequence[str], values: list[Any]) -> Any:
-    model: Any = object.__new__(type(engine.model))  # not copy.copy, which would copy a network
-    vars(model).update(vars(engine.model), calibration_=engine.copy_calibration())
-    X, y = engine.build_rows(Batch.from_json(engine.facts, features).values), np.array(values)
-    with np.errstate(all="ignore"):  # as in `ModelEngine.assess`
-        model.update(X, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y)
-    # The level of a coverage follows all labels from when it is first looked at.
-    model.calibration_.online.find_level(engine.facts.coverage)
-    return model
-
-
-def explain_no_update(engine: Engine, models: list[str | None], request: str, *, is_read: bool) -> str | None:
+def explain_no_update(facts: Facts, models: list[str | None], *, is_skipped: bool, is_read: bool) -> str | None:
     """Say why intervals do not follow labels that were taken for answers of these models; None if they do."""
     only = "Labels give coverage and error only"
-    if not isinstance(engine, ModelEngine):
+    if facts.kind == "onnx":
         return f"{only}, because an ONNX graph is fixed. Serve the .onsphere file, whose intervals and sets follow."
-    if engine.facts.calibration is None:
+    if facts.calibration is None:
         return f"{only}, because the model was not calibrated."
-    if engine.facts.sha256 in models:
+    if facts.sha256 in models:
         if not is_read:
-            return "The store does not work. Intervals and sets follow these labels once it does."
-        return f"{only}, because the model cannot take them. The logs say more." if request in engine.skipped else None
+            return "The store or the model does not work. Intervals and sets follow these labels once it does."
+        return f"{only}, because the model cannot take them. The logs say more." if is_skipped else None
     reason = "their rows were not kept" if set(models) == {None} else "an earlier model answered these rows"
     return f"{only}, because {reason}."

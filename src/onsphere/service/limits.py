@@ -7,13 +7,12 @@ import logging
 import random
 import re
 import time
-import traceback
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from onsphere.service.answers import RequestError
+from onsphere.service.answers import ModelFaultError, RequestError, find_place
 from onsphere.service.metrics import Metrics
 from onsphere.service.settings import Key, Settings, hash_key, is_loopback
 from onsphere.table.cells import show_value
@@ -149,9 +148,9 @@ class Gate:
 
     def _log_fault(self, error: Exception, number: str) -> None:
         """Log where it happened; the error itself only if the settings allow it, because it may quote features."""
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{last.filename}:{last.lineno}"
-        fields = {"event": "fault", "request": number, "type": type(error).__name__, "at": place}
+        is_remote = isinstance(error, ModelFaultError)
+        name, place = (error.name, error.place) if is_remote else (type(error).__name__, find_place(error))
+        fields = {"event": "fault", "request": number, "type": name, "at": place}
         logger.error("fault", extra={"fields": fields}, exc_info=error if self._settings.log_values else None)
 
     def _count_and_log(self, scope: Any, status: int, seconds: float) -> None:

@@ -19,7 +19,7 @@ import sqlalchemy as sql
 
 from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
-from onsphere.service.engine import Facts
+from onsphere.export.deployed import Facts
 
 _ROWS_BETWEEN = 5_000  # before the monitor is written again
 _ROWS_OF_SLICE = 500  # for which answers wait to be written

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
 from onsphere._internal.validation import missing_extra_error
+from onsphere.export.deployed import Facts, Values
 from onsphere.service.answers import RequestError, reject_problems
-from onsphere.service.engine import Facts, Values
 from onsphere.table.cells import LARGEST, LONGEST_TEXT, Problem, describe_expected, read_cells, show_value
 from onsphere.table.columns import Column
 
@@ -38,10 +39,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
-
-    def copy_last(self, n_rows: int) -> Batch:
-        """Copy the last rows without their keys, so that the memory of the whole request is freed."""
-        return Batch(self.columns, {name: values[-n_rows:].copy() for name, values in self.values.items()}, {})
 
     def get_row(self, index: int) -> dict[str, Any]:
         """Return the features of a row as JSON values, dates as ISO text."""
@@ -87,6 +84,7 @@ def join_values(batches: Sequence[Batch]) -> Values:
     return {name: np.concatenate([batch.values[name] for batch in batches]) for name in batches[0].values}
 
 
+@lru_cache(maxsize=8)
 def add_key_column(facts: Facts, key: str | None) -> Facts:
     """Return the facts of a model whose rows have another column, which names them; without one, those of the model."""
     if key is None:

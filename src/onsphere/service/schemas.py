@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from onsphere.service.engine import Facts
+from onsphere.export.deployed import Facts
 from onsphere.table.cells import LARGEST, LONGEST_TEXT
 from onsphere.table.columns import Column
 
@@ -170,7 +170,7 @@ class Readiness(BaseModel):
     ready: bool
     store: str | None = Field(None, description="What is wrong with the store.")
     model: str | None = Field(None, description="What is wrong with the model's file; the one before it answers.")
-    threads: str | None = Field(None, description="Whether the model hangs on a request.")
+    process: str | None = Field(None, description="Why the model does not answer at the moment.")
 
 
 class Minute(BaseModel):
@@ -212,7 +212,7 @@ class Live(BaseModel):
     now: float
     model: str
     store: dict[str, bool | str | None] = Field(description="Whether it is working, and the reason if not.")
-    threads: str | None = Field(description="Whether the model hangs on a request.")
+    process: str | None = Field(description="Why the model does not answer at the moment.")
     minute: Minute | None
     points: list[dict[str, Number]] = Field(description="Of each request: id, at, uncertainty, missed, log_capital.")
     rejected: list[dict[str, Any]] = Field(description="The latest rejected rows, with answer, row and key.")

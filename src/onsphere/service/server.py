@@ -25,8 +25,8 @@ from uvicorn.supervisors.multiprocess import Process
 from onsphere._internal.processes import exit_with_parent
 from onsphere.errors import InvalidInputError
 from onsphere.service.app import create_app
-from onsphere.service.child import ServedModel
 from onsphere.service.metrics import LOG_CONFIG
+from onsphere.service.served_model import ServedModel
 from onsphere.service.settings import Settings, is_loopback, read_keys
 from onsphere.service.store import open_database
 
@@ -62,7 +62,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
             if settings.workers == 1:
                 _Server(TimedConfig(create_app(settings, served=served), settings)).run(sockets=[listener])
                 return
-            served.live.child.close()  # each worker loads its own
+            served.live.close()  # each worker loads its own
             with _share_with_workers(settings):
                 config = TimedConfig("onsphere.service.app:create_app_from_environment", settings)
                 _Workers(config, sockets=[listener]).run()

@@ -20,8 +20,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.errors import InvalidInputError
+from onsphere.export.deployed import Facts
 from onsphere.service.answers import RequestError, encode_json
-from onsphere.service.engine import Facts
 from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
 from onsphere.service.monitor_state import MonitorShelf, assessments, make_serial, metadata, name_monitor
 
@@ -80,11 +80,10 @@ class StoreError(Exception):
     """The database failed; the message says why."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Record:
     """The record of one request."""
 
-    facts: Facts  # about the model that answered
     at: float  # in seconds since 1970
     started: float  # when the request arrived, by `time.perf_counter`
     request: str  # its number
@@ -95,6 +94,7 @@ class Record:
     # Key, coverage, answer and features (None if rows are not kept) of each row, if labels are to be joined to them.
     answers: Sequence[tuple[str, float, str, str | None]] = ()
     idempotency: tuple[str, str] | None = None  # the key that names the request, and the hash of its body
+    facts: Any = None  # about the model that answered, which its process does not send along
 
 
 def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:

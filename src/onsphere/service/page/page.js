@@ -54,7 +54,7 @@ function show(live) {
   if (!live.store.working) lines.push(["bad", `Assessments are answered but not stored. ${live.store.reason}`]);
   if (model.reload_trouble) lines.push(["bad", `The model's file changed and cannot be loaded; the model before it answers. ${model.reload_trouble}`]);
   if (live.drift && live.drift.alarm) lines.push(["bad", `Drift alarm, raised ${formatTime(live.drift.alarm_time)}at row ${live.drift.alarmed_at}${live.drift.watched.length > 1 ? ` by the ${live.drift.alarmed_by}` : ""}: the rows are not like those of the calibration.`]);
-  if (live.threads) lines.push(["bad", live.threads]);
+  if (live.process) lines.push(["bad", live.process]);
   const labels = live.labels, chance = labels ? 3 * Math.sqrt(labels.promised * (1 - labels.promised) / labels.n_labels) : 0;
   if (labels && labels.coverage !== null && labels.coverage < labels.promised - chance) lines.push(["warn", `Only ${formatNumber(100 * labels.coverage)} % of the latest ${labels.n_labels} labels were covered, and ${formatNumber(100 * labels.promised)} % were promised.`]);
   const outside = live.drift?.outside ?? [];

@@ -1,11 +1,9 @@
-"""Load the model that answers, from the very bytes that are hashed, and describe it."""
+"""Open a model file, .onsphere or .onnx, from the very bytes that are hashed: describe the model, and assess rows."""
 
 from __future__ import annotations
 
 import hashlib
-import threading
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,13 +15,16 @@ import numpy as np
 from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError
-from onsphere.export import open_graph
 from onsphere.export.graph_answers import list_answers, run_graph
+from onsphere.export.onnx_file import open_graph
 from onsphere.persistence import get_calibration_method, load_with_manifest
+from onsphere.sphere.domain import Domain
 from onsphere.table.cells import import_pandas
 from onsphere.table.columns import Column
 from onsphere.table.encoder import TableEncoder
 from onsphere.table.model_file import read_model_columns, read_summary_columns
+
+__all__ = ["Deployed", "DeployedModel", "Facts", "Values", "make_trial_row", "open_deployed", "read_content"]
 
 Values = dict[str, Any]  # what `read_cells` returned for each feature
 
@@ -38,6 +39,7 @@ class Facts:
     task: str
     targets: tuple[str, ...]
     columns: tuple[Column, ...]  # of the table that it was fitted on; all numbers where the file does not say
+    is_table: bool  # whether the file says what its columns hold
     as_array: bool  # whether it was fitted on an array without names
     levels: dict[str, list[str]]  # the values of each category that are known from training
     coverage: float  # of intervals or sets, where a request does not ask for another
@@ -47,6 +49,7 @@ class Facts:
     missed: Floats | None  # their shortfalls: how far the training rows fall short of each
     calibrated_by: str | None  # only "held-out rows" keep the promise of the drift alarm
     reference: dict[str, Any] | None  # a summary of each column of ordinary rows; see `onsphere.drift`
+    domain: Domain | None  # what its target can be, where the file says
     more: dict[str, Any]  # plain JSON values: rule, figures, libraries and the like
 
     @cached_property
@@ -108,16 +111,10 @@ def _describe_band(scores: Floats | None) -> dict[str, float] | None:
     return dict(zip(("low", "middle", "high"), np.quantile(scores, [0.05, 0.5, 0.95]).tolist(), strict=True))
 
 
-class ModelEngine:
-    """The model of a .onsphere file; a coverage of 0 is that of the fit.
-
-    `last_label` is the number of the last label that the model was updated with, and the lock is held during updates;
-    see `onsphere.service.labels`.
-    """
+class DeployedModel:
+    """The model of a .onsphere file; a coverage of 0 is that of the fit."""
 
     def __init__(self, path: Path, content: bytes, *, coverage: float = 0.0, trusted: Sequence[str] = ()) -> None:
-        self.last_label, self.lock = 0, threading.Lock()
-        self.skipped: deque[str] = deque(maxlen=100)  # requests whose labels the model could not take
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.model, manifest = load_with_manifest(path, content=content, trusted=trusted)
@@ -125,14 +122,12 @@ class ModelEngine:
         manifest.setdefault("calibrated_by", get_calibration_method(self.model))  # older files do not say
         columns = read_model_columns(path, self.model, summary) if "columns" in summary else None
         scores = (None, None) if calibration is None else (calibration.uncertainty, calibration.missed)
-        self.facts = _build_facts(path, content, manifest, columns, coverage, scores, _name_targets(self.model))
-        self.facts.levels.update(_find_levels(self.model))
-        self.facts.more["notes"] = list(
-            dict.fromkeys([*(str(each.message) for each in caught), *self.facts.more["notes"]])
-        )
+        facts = _build_facts(path, content, manifest, columns, coverage, scores, _name_targets(self.model))
+        self.facts = replace(facts, levels=_find_levels(self.model), domain=vars(self.model).get("domain_"))
+        self.facts.more["notes"] = list(dict.fromkeys([*(str(each.message) for each in caught), *facts.more["notes"]]))
 
     def assess(self, values: Values, *, coverage: float) -> Assessment:
-        """Assess each row."""
+        """Assess each row; values are those that `read_cells` returned for each feature."""
         rows = self.build_rows(values)
         with np.errstate(all="ignore"):  # rows far away may overflow, and get an infinite uncertainty
             return self.model.assess(rows, coverage=coverage)
@@ -144,36 +139,21 @@ class ModelEngine:
         pandas = import_pandas()
         return pandas.DataFrame({name: pandas.Series(each, dtype=each.dtype) for name, each in values.items()})
 
-    def copy_calibration(self) -> Any:
-        """Copy the calibration; requests for another coverage may add to the levels of the model's own at any time."""
-        found: Any = self.model.calibration_
-        if found.online is None:
-            return found
-        return replace(found, online=replace(found.online, trackers=dict(found.online.trackers)))
 
-    def interrupt(self) -> None:
-        """Do nothing: a thread of Python cannot be stopped."""
-
-
-class GraphEngine:
+class DeployedGraph:
     """A graph that `export_onnx` wrote, run by onnxruntime; the coverage of its intervals is fixed, 0 is that one."""
 
     def __init__(self, path: Path, content: bytes, *, coverage: float = 0.0) -> None:
         try:
-            import onnxruntime
-
             self._session, found = open_graph(path, content=content)
         except ImportError:
-            raise missing_extra_error("Serving an ONNX file", "onnxruntime", "serve") from None
+            raise missing_extra_error("Running an ONNX file", "onnxruntime", "export") from None
         self._inputs, self._answers = found["inputs"], list_answers(found["outputs"])
         if self._inputs[0]["kind"] == "tensor":
             raise InvalidInputError(
-                f"Expected a model of rows of a table to serve. Got {path}, the graph of a network, which takes "
-                "tensors. Run it with onnxruntime."
+                f"Expected a model of rows of a table. Got {path}, the graph of a network, which takes tensors. Run it "
+                "with onnxruntime."
             )
-        runtime: Any = onnxruntime
-        self._make_options = runtime.RunOptions
-        self._running: list[Any] = []
         manifest, summary = found["manifest"], found["manifest"]["summary"]
         columns = read_summary_columns(path, summary) if "columns" in summary else None
         scores = found.get("calibration"), found.get("calibration_missed")
@@ -186,12 +166,7 @@ class GraphEngine:
     def assess(self, values: Values, *, coverage: float) -> Assessment:
         """Assess each row; the columns go to the graph as they are."""
         self._check_coverage(coverage)
-        options = self._make_options()
-        self._running.append(options)
-        try:
-            return run_graph(self._session, self._answers, self._feed(values), classes=self._classes, options=options)
-        finally:
-            self._running.remove(options)
+        return run_graph(self._session, self._answers, self._feed(values), classes=self._classes)
 
     def _feed(self, values: Values) -> Values:
         if self._inputs[0]["kind"] == "table":
@@ -202,20 +177,15 @@ class GraphEngine:
                 fed[each["name"]] = np.array([text or "" for text in fed[each["name"]].tolist()], dtype=object)
         return {name: cells[:, None] for name, cells in fed.items()}
 
-    def interrupt(self) -> None:
-        """Stop whatever runs, which then fails."""
-        for options in list(self._running):
-            options.terminate = True
-
     def _check_coverage(self, coverage: float) -> None:
         if coverage != self.facts.coverage:
             raise InvalidInputError(
                 f"Expected a coverage of {self.facts.coverage:g}, the one that this ONNX file was written with. Got "
-                f"{coverage:g}. Leave it out, or serve the .onsphere file."
+                f"{coverage:g}. Leave it out, or use the .onsphere file."
             )
 
 
-Engine = ModelEngine | GraphEngine
+Deployed = DeployedModel | DeployedGraph
 
 
 def read_content(path: Path) -> bytes:
@@ -224,18 +194,18 @@ def read_content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         reason = "which does not exist" if isinstance(error, FileNotFoundError) else f"which failed: {error.strerror}"
-        raise InvalidInputError(f"Expected a model to serve. Got {path}, {reason}. Pass the path of a model.") from None
+        raise InvalidInputError(f"Expected the file of a model. Got {path}, {reason}. Pass another path.") from None
 
 
-def load_engine(
+def open_deployed(
     path: str | Path, content: bytes | None = None, *, coverage: float = 0.0, trusted: Sequence[str] = ()
-) -> Engine:
-    """Load a .onsphere or .onnx file, or what was read from it."""
+) -> Deployed:
+    """Open a .onsphere or .onnx file, or what was read from it."""
     path = Path(path)
     content = read_content(path) if content is None else content
     if path.suffix.lower() == ".onnx":
-        return GraphEngine(path, content, coverage=coverage)
-    return ModelEngine(path, content, coverage=coverage, trusted=trusted)
+        return DeployedGraph(path, content, coverage=coverage)
+    return DeployedModel(path, content, coverage=coverage, trusted=trusted)
 
 
 def make_trial_row(facts: Facts) -> Values:
@@ -272,6 +242,7 @@ def _build_facts(
         task="regression" if classes is None else "classification",
         targets=tuple(summary.get("targets", targets)),
         columns=tuple([Column(name, "number") for name in names] if columns is None else columns),
+        is_table=columns is not None,
         as_array=columns is None and manifest["columns"] is None,
         levels={},
         coverage=coverage or float(summary.get("coverage", 0.9)),
@@ -281,6 +252,7 @@ def _build_facts(
         missed=missed,
         calibrated_by=manifest.get("calibrated_by"),
         reference=summary.get("reference"),
+        domain=None,
         more={
             **{name: manifest[name] for name in described},
             **{name: manifest.get(name) for name in ("novelty_rule", "frames")},
