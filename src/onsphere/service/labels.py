@@ -20,10 +20,9 @@ from onsphere.calibration.online import compute_rolling_share
 from onsphere.errors import InvalidInputError
 from onsphere.service.answers import RequestError, reject_problems
 from onsphere.service.engine import Engine, Facts, ModelEngine
+from onsphere.service.metrics import log_event
 from onsphere.service.rows import Batch, find_wrong_keys, parse_json
 from onsphere.table.cells import LARGEST, Problem, show_value
-
-logger = logging.getLogger("onsphere.service")
 
 MAX_KEYS = 1_000  # of one request, rows or labels
 LABELS_AT_ONCE = 100  # that are compared with answers while the answers of others wait for the store
@@ -173,8 +172,8 @@ def update_model(engine: ModelEngine, labels: Sequence[Any]) -> None:
             try:
                 engine.model = _update_copy(engine, features, [json.loads(value) for value in values])
             except Exception as error:  # whatever it is, all workers skip these labels, and the service goes on
-                event = {"event": "labels", "request": request, "skipped": len(numbers), "type": type(error).__name__}
-                logger.error("labels", extra={"fields": event})
+                fields = {"request": request, "skipped": len(numbers), "type": type(error).__name__}
+                log_event("labels", level=logging.ERROR, **fields)
                 engine.skipped.append(request)
             engine.last_label = numbers[-1]
 

@@ -26,40 +26,40 @@ _POINTS = 300  # requests of which the page draws the evidence
 metadata = sql.MetaData()
 
 
-def make_serial() -> sql.Column[int]:
-    """Return a column that numbers the rows of a table; a number is never used again."""
-    return sql.Column("id", sql.BigInteger().with_variant(sql.Integer, "sqlite"), primary_key=True)
+def make_table(name: str, *keys: Any, **columns: Any) -> sql.Table:
+    """Make a table of columns by their types, numbered unless it has a key of its own; no number is used again."""
+    numbered = sql.Column("id", sql.BigInteger().with_variant(sql.Integer, "sqlite"), primary_key=True)
+    parts = [sql.Column(column, kind) for column, kind in columns.items()]
+    return sql.Table(name, metadata, *(keys or (numbered,)), *parts, sqlite_autoincrement=not keys)
 
 
-assessments = sql.Table(  # one row per request
+assessments = make_table(  # one row per request
     "onsphere_assessments",
-    metadata,
-    make_serial(),
-    sql.Column("at", sql.Double, nullable=False, index=True),
-    sql.Column("request", sql.Text, nullable=False),
-    sql.Column("model", sql.Text, nullable=False),
-    sql.Column("n_rows", sql.Integer, nullable=False),
-    sql.Column("n_accepted", sql.Integer, nullable=False),
-    sql.Column("seconds", sql.Double, nullable=False),
-    sql.Column("uncertainty", sql.Double),
-    sql.Column("log_capital", sql.Double),
-    sql.Column("scores", sql.LargeBinary),
-    sql.Column("rejected", sql.Text, nullable=False),
-    sql.Column("missed", sql.Double),
-    sql.Column("idempotency", sql.Text, index=True),
-    sql.Column("fingerprint", sql.Text),
-    sqlite_autoincrement=True,
+    at=sql.Double,
+    request=sql.Text,
+    model=sql.Text,
+    n_rows=sql.Integer,
+    n_accepted=sql.Integer,
+    seconds=sql.Double,
+    uncertainty=sql.Double,
+    log_capital=sql.Double,
+    scores=sql.LargeBinary,
+    rejected=sql.Text,
+    missed=sql.Double,
+    idempotency=sql.Text,
+    fingerprint=sql.Text,
 )
-_monitors = sql.Table(  # one row per model that was ever watched
+sql.Index("ix_onsphere_assessments_at", assessments.c.at)
+sql.Index("ix_onsphere_assessments_idempotency", assessments.c.idempotency)
+_monitors = make_table(  # one row per model that was ever watched
     "onsphere_monitors",
-    metadata,
     sql.Column("model", sql.Text, primary_key=True),
-    sql.Column("generation", sql.BigInteger, nullable=False),
-    sql.Column("position", sql.BigInteger, nullable=False),
-    sql.Column("state", sql.Text, nullable=False),
-    sql.Column("n_seen", sql.BigInteger, nullable=False),
-    sql.Column("log_capital", sql.Double, nullable=False),
-    sql.Column("alarm_time", sql.Double),
+    generation=sql.BigInteger,
+    position=sql.BigInteger,
+    state=sql.Text,
+    n_seen=sql.BigInteger,
+    log_capital=sql.Double,
+    alarm_time=sql.Double,
 )
 _is_own = assessments.c.model == sql.bindparam("own")
 _newest = sql.select(sql.func.coalesce(sql.func.max(assessments.c.id), 0).label("last")).subquery()

@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from onsphere.errors import InvalidInputError
 from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.engine import Facts
 from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
-from onsphere.service.monitor_state import SharedMonitor, assessments, make_serial, metadata, name_monitor, set_later
+from onsphere.service.monitor_state import SharedMonitor, assessments, make_table, metadata, name_monitor, set_later
 
 _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
 _NOW_SECONDS = 10.0  # that the rate of now is taken over
@@ -31,46 +31,37 @@ _MAX_COUNTED = 5_000  # requests
 _ROWS_AT_ONCE = 500  # of one query, which may have 32,766 values
 _MAX_UNTIMED = 500  # answers whose times are written together
 
-_answers = sql.Table(  # one row per answer that waits for its label
+_answers = make_table(  # one row per answer that waits for its label
     "onsphere_answers",
-    metadata,
-    make_serial(),
-    sql.Column("model", sql.Text, nullable=False),
-    sql.Column("key", sql.Text, nullable=False),
-    sql.Column("coverage", sql.Double, nullable=False),
-    sql.Column("answer", sql.Text, nullable=False),
-    sql.Column("features", sql.Text),
-    sql.Column("uncertainty", sql.Double),
-    sql.Column("service", sql.Text),
-    sql.Index("onsphere_answers_key", "key", "id"),
-    sqlite_autoincrement=True,
+    model=sql.Text,
+    key=sql.Text,
+    coverage=sql.Double,
+    answer=sql.Text,
+    features=sql.Text,
+    uncertainty=sql.Double,
+    service=sql.Text,
 )
-_labels = sql.Table(  # one row per label
+sql.Index("onsphere_answers_key", _answers.c.key, _answers.c.id)
+_labels = make_table(  # one row per label
     "onsphere_labels",
-    metadata,
-    make_serial(),
-    sql.Column("model", sql.Text, nullable=False),
-    sql.Column("key", sql.Text, nullable=False),
-    sql.Column("coverage", sql.Double, nullable=False),
-    sql.Column("features", sql.Text),
-    sql.Column("at", sql.Double, nullable=False),
-    sql.Column("request", sql.Text, nullable=False),
-    sql.Column("value", sql.Text, nullable=False),
-    sql.Column("covered", sql.Integer),
-    sql.Column("error", sql.Double),
-    sql.Column("service", sql.Text),
-    sql.Index("onsphere_labels_key", "key"),
-    sql.Index("onsphere_labels_model", "model", "id"),
-    sqlite_autoincrement=True,
+    model=sql.Text,
+    key=sql.Text,
+    coverage=sql.Double,
+    features=sql.Text,
+    at=sql.Double,
+    request=sql.Text,
+    value=sql.Text,
+    covered=sql.Integer,
+    error=sql.Double,
+    service=sql.Text,
 )
-_probes = sql.Table(
-    "onsphere_probes",
-    metadata,
-    sql.Column("worker", sql.Text, primary_key=True),
-    sql.Column("at", sql.Double, nullable=False),
-)
+sql.Index("onsphere_labels_key", _labels.c.key)
+sql.Index("onsphere_labels_model", _labels.c.model, _labels.c.id)
+_probes = make_table("onsphere_probes", sql.Column("worker", sql.Text, primary_key=True), at=sql.Double)
 _LOCK = sql.text("SELECT pg_advisory_xact_lock(1869509488)")  # of all services that share the tables
 _INSERT = sql.insert(assessments).returning(assessments.c.id, sort_by_parameter_order=True)
+
+_OTHER_BODY = "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key."
 
 
 class StoreError(Exception):
@@ -234,24 +225,19 @@ class Store:
 
     def _skip_repeated(self, connection: sql.Connection, records: list[Record]) -> tuple[list[Record], list[Any]]:
         """Return the records that are new by their idempotency keys, and the result of each."""
-        table, named = assessments.c, {self._name_request(record) for record in records} - {None}
-        known: dict[Any, Any] = {}
-        if named:
-            found = sql.select(table.idempotency, table.fingerprint).where(table.idempotency.in_(named))
-            known = {name: code for name, code in connection.execute(found)}
-        wrong = "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key."
+        table = assessments.c
+        named = [f"{self._own} {record.idempotency[0]}" for record in records if record.idempotency is not None]
+        found = sql.select(table.idempotency, table.fingerprint).where(table.idempotency.in_(named))
+        rows = connection.execute(found).all() if named else []
+        known: dict[Any, Any] = {name.removeprefix(f"{self._own} "): code for name, code in rows}
         fresh: list[Record] = []
         results: list[Any] = []
         for record in records:
-            name, (_, code) = self._name_request(record), record.idempotency or ("", "")
-            if name is None or name not in known:
+            name, code = record.idempotency or (record, "")  # without a key, each is another
+            if name not in known:
                 fresh.append(record)
-            is_same = name is None or known.setdefault(name, code) == code
-            results.append(is_same or RequestError(422, wrong))
+            results.append(known.setdefault(name, code) == code or RequestError(422, _OTHER_BODY))
         return fresh, results
-
-    def _name_request(self, record: Record) -> str | None:
-        return None if record.idempotency is None else f"{self._own} {record.idempotency[0]}"
 
     def _insert(self, connection: sql.Connection, records: list[Record]) -> list[int]:
         """Insert records and the answers that wait for labels, and return the numbers of the records.
@@ -292,7 +278,7 @@ class Store:
             "missed": _find_median(record.missed),
             "scores": _dump_scores(record, is_new),
             "rejected": encode_json(record.rejected).decode(),
-            "idempotency": self._name_request(record),
+            "idempotency": record.idempotency and f"{self._own} {record.idempotency[0]}",
             "fingerprint": record.idempotency and record.idempotency[1],
         }
 
