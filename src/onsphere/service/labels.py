@@ -172,8 +172,8 @@ def update_model(engine: ModelEngine, labels: Sequence[Any]) -> None:
             try:
                 engine.model = _update_copy(engine, features, [json.loads(value) for value in values])
             except Exception as error:  # whatever it is, all workers skip these labels, and the service goes on
-                fields = {"request": request, "skipped": len(numbers), "type": type(error).__name__}
-                log_event("labels", level=logging.ERROR, **fields)
+                kind, n_skipped = type(error).__name__, len(numbers)
+                log_event("labels", level=logging.ERROR, request=request, skipped=n_skipped, type=kind)
                 engine.skipped.append(request)
             engine.last_label = numbers[-1]
 

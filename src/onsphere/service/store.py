@@ -225,11 +225,11 @@ class Store:
 
     def _skip_repeated(self, connection: sql.Connection, records: list[Record]) -> tuple[list[Record], list[Any]]:
         """Return the records that are new by their idempotency keys, and the result of each."""
-        table = assessments.c
+        table, known = assessments.c, dict[Any, Any]()
         named = [f"{self._own} {record.idempotency[0]}" for record in records if record.idempotency is not None]
-        found = sql.select(table.idempotency, table.fingerprint).where(table.idempotency.in_(named))
-        rows = connection.execute(found).all() if named else []
-        known: dict[Any, Any] = {name.removeprefix(f"{self._own} "): code for name, code in rows}
+        if named:
+            found = sql.select(table.idempotency, table.fingerprint).where(table.idempotency.in_(named))
+            known = {name.removeprefix(f"{self._own} "): code for name, code in connection.execute(found)}
         fresh: list[Record] = []
         results: list[Any] = []
         for record in records:
@@ -245,8 +245,8 @@ class Store:
         An answer takes the place of an earlier one to the same key. If it has the same uncertainty, the row was sent
         twice, and the monitor does not see it again.
         """
-        before = self._delete_answers(connection, [answer[0] for record in records for answer in record.answers])
-        known = {row.key: row.uncertainty for row in before}
+        keys = [answer[0] for record in records for answer in record.answers]
+        known = {row.key: row.uncertainty for row in self._delete_answers(connection, keys)} if keys else {}
         rows: list[dict[str, Any]] = []
         answers: dict[str, dict[str, Any]] = {}
         for record in records:
@@ -303,12 +303,13 @@ class Store:
 
     def match_labels(self, labels: list[Label]) -> list[tuple[Label, int | str, dict[str, Any]]]:
         """Return with each label the number of its answer, or why it is not taken, and what is to be written of it."""
-        names = [label.name for label in labels]
+        names = {label.name for label in labels}
         waiting = sql.select(_answers).where(_answers.c.service == self._own, _answers.c.key.in_(names))
-        known = sql.select(_labels.c.key).where(_labels.c.service == self._own, _labels.c.key.in_(names))
+        known = sql.select(_labels.c.key).where(_labels.c.service == self._own)
         with self._begin() as connection:
             answers = {row.key: row for row in connection.execute(waiting.order_by(_answers.c.id))}
-            labelled = set(connection.execute(known).scalars()) - answers.keys()
+            others = names - answers.keys()
+            labelled = set(connection.execute(known.where(_labels.c.key.in_(others))).scalars() if others else ())
         found: list[tuple[Label, int | str, dict[str, Any]]] = []
         for label in labels:
             answer = answers.get(label.name)
