@@ -21,14 +21,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import uvicorn
 from sklearn.linear_model import Ridge
 
 from onsphere import AcceptShare, HCMClassifier, HCMRegressor, Novelty
 from onsphere.export.deployed import open_deployed
 from onsphere.service import Settings, create_app
 from onsphere.service.metrics import JsonLines
-from onsphere.service.server import TimedConfig
+from onsphere.service.server import TimedConfig, TimedServer, _listen
 from onsphere.service.store import Record, Store, open_database
 from onsphere.table import fit_table
 from onsphere.table.columns import Column
@@ -209,10 +208,10 @@ class Running:
     def __init__(self, settings):
         self.app = create_app(settings)
         self.service = self.app.state.service
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        self.listener = _listen(settings.model_copy(update={"host": "127.0.0.1", "port": 0}))
         self.port = self.listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = uvicorn.Server(TimedConfig(self.app, settings))
+        self.server = TimedServer(TimedConfig(self.app, settings))
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def __enter__(self):

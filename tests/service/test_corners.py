@@ -61,7 +61,7 @@ def test_a_reset_by_another_worker_forgets_the_latest_rows(running, helpers):
 def test_a_server_that_was_not_stopped_by_a_signal_has_nothing_to_cancel(models, monkeypatch):
     ran, before = [], sys.getswitchinterval()
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets=None: ran.append(sockets))
-    server_module._Server(server_module.TimedConfig(lambda: None, Settings(str(models["array"])))).run(["socket"])
+    server_module.TimedServer(server_module.TimedConfig(lambda: None, Settings(str(models["array"])))).run(["socket"])
     sys.setswitchinterval(before)
     assert ran == [["socket"]]
 

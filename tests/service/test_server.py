@@ -407,7 +407,7 @@ def test_a_process_that_does_not_end_in_time_is_ended(monkeypatch, models, tmp_p
     ended = threading.Event()
     monkeypatch.setattr(serve_module, "_END_SECONDS", -0.9)
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
-    server = serve_module._Server(serve_module.TimedConfig(lambda: None, Settings(str(models["array"]), grace=0.0)))
+    server = serve_module.TimedServer(serve_module.TimedConfig(lambda: None, Settings(str(models["array"]), grace=0.0)))
     server.handle_exit(signal.SIGTERM, None)
     first = server._last_resort
     server.handle_exit(signal.SIGTERM, None)
@@ -416,22 +416,22 @@ def test_a_process_that_does_not_end_in_time_is_ended(monkeypatch, models, tmp_p
     assert server.should_exit
 
 
-def test_workers_watch_their_parent(monkeypatch, models):
-    from uvicorn.supervisors.multiprocess import Process
+def test_a_worker_that_is_killed_is_replaced_and_the_new_one_ends_with_its_parent(model, helpers):
+    with helpers.process(model, "--workers", "2") as run:
+        helpers.until(lambda: len(list_workers(run.pid)) == 2)
+        before = list_workers(run.pid)
+        os.kill(before[0], signal.SIGKILL)
+        helpers.until(lambda: len(set(list_workers(run.pid)) - set(before)) == 1)
+        helpers.until(lambda: len(list_workers(run.pid)) == 2)
+        everyone = list_descendants(run.pid)
+        run.kill()
+        helpers.until(lambda: not any(map(is_running, everyone)))
 
-    seen = []
-    monkeypatch.setattr(serve_module, "exit_with_parent", lambda: seen.append("watch"))
-    monkeypatch.setattr(Process, "target", lambda self, sockets=None: seen.append(sockets))
-    monkeypatch.setattr(Process, "start", lambda self: seen.append("start"))
-    workers = serve_module._Workers.__new__(serve_module._Workers)
-    workers.config = serve_module.TimedConfig(lambda: None, Settings(str(models["array"]), workers=2))
-    workers.sockets, workers.processes_num, workers.processes = [], 2, []
-    workers.init_processes()
-    worker = workers.processes[0]
-    worker.target(["socket"])
-    assert isinstance(worker.server, serve_module._Server)
-    assert worker.server is worker.server
-    assert seen == ["start", "start", "watch", ["socket"]]
+
+def list_workers(pid):
+    """The workers of a service: its children that have children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if list_descendants(int(child))]
 
 
 def test_keys_are_taken_over_tls(running, tmp_path):

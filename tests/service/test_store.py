@@ -49,7 +49,7 @@ def test_a_large_request_is_watched_in_slices_with_the_same_result(url, facts, m
     )
     seen = []
     while not first.catch_up(facts):
-        seen.append(first._monitors._current.monitor.n_seen)
+        seen.append(first._monitor._monitor.n_seen)
     assert seen == [40, 80, 120, 160, 200, 240, 280, 320, 360]
     for store in (first, second):
         while not store.catch_up(facts):
@@ -99,7 +99,7 @@ def test_rows_without_a_score_are_not_watched(url, facts, open_store, helpers):
 def test_tables_of_an_older_version_get_their_new_columns(url, facts, open_store, helpers):
     open_store(url).check()
     helpers.query(url, "ALTER TABLE onsphere_assessments DROP COLUMN missed")
-    helpers.query(url, "ALTER TABLE onsphere_monitors DROP COLUMN alarmed_by")
+    helpers.query(url, "ALTER TABLE onsphere_monitors DROP COLUMN alarm_time")
     store = open_store(url)
     store.write([helpers.record(facts, 0.1)])
     assert store.read_live(facts)["points"][0]["missed"] is not None

@@ -31,15 +31,13 @@ from onsphere.service.assess import AssessRequest
 from onsphere.service.batching import Batcher
 from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labels
 from onsphere.service.limits import Gate
-from onsphere.service.metrics import Metrics, start_tracing
+from onsphere.service.metrics import Metrics, log_event, start_tracing
 from onsphere.service.recorder import Recorder
 from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
 from onsphere.service.served_model import LiveModel, ServedModel
 from onsphere.service.settings import Settings, read_keys
 from onsphere.service.store import Store, open_database
 from onsphere.table.cells import Problem, show_value
-
-logger = logging.getLogger("onsphere.service")
 
 _PAGE = Path(__file__).parent / "page"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
@@ -151,8 +149,8 @@ class Service:
             changed, reason = await self.reload(), None
         except OnsphereError as error:
             changed, reason = False, str(error)
-        fields = {"event": "reload", "changed": changed, "reason": reason, "sha256": self.served.facts.sha256}
-        logger.log(logging.WARNING if reason else logging.INFO, "reload", extra={"fields": fields})
+        level, sha256 = logging.WARNING if reason else logging.INFO, self.served.facts.sha256
+        log_event("reload", level=level, changed=changed, reason=reason, sha256=sha256)
 
     async def assess(self, scope: Any, body: bytes) -> Response:
         """Return the answer to `POST /v1/assess`."""

@@ -8,21 +8,18 @@ import random
 import re
 import time
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from onsphere.service.answers import ModelFaultError, RequestError, find_place
-from onsphere.service.metrics import Metrics
+from onsphere.service.metrics import Metrics, log_event
 from onsphere.service.settings import Key, Settings, hash_key, is_loopback
 from onsphere.table.cells import show_value
-
-logger = logging.getLogger("onsphere.service")
 
 _MAX_BODIES = 8  # of the largest size, held in memory at a time
 _LARGEST_OTHER = 2**20  # bytes of a body without rows, such as labels
 _OPERATING = ("/v1/reload", "/v1/reset")  # for keys with the role operate; other addresses of /v1 are for all keys
 _ONCE = b"authorization x-api-key content-length transfer-encoding host content-type idempotency-key".split()
+_THIS_MACHINE = re.compile(rb"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb"[\w.:-]{1,64}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _SAFE_HEADERS = [
@@ -59,7 +56,7 @@ class Gate:
         number = headers.get(b"x-request-id", b"")
         if not _REQUEST_ID.fullmatch(number):
             number = b"%032x" % random.getrandbits(128)  # not a secret
-        echoed = [(b"x-request-id", number)]
+        echoed = [(b"x-request-id", number), *_SAFE_HEADERS]
         if _TRACE.fullmatch(trace := headers.get(b"traceparent", b"")):
             echoed.append((b"traceparent", trace))
         state = scope.setdefault("state", {})
@@ -70,27 +67,32 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", []), *echoed, *_SAFE_HEADERS]}
+                message = {**message, "headers": [*message.get("headers", []), *echoed]}
             await send(message)
 
         self._metrics.in_flight.inc()
         try:
             self._check(scope, headers)
-            while not body.ended:
+            while not body.has_ended:
                 self._held += await body.read()
                 self._check_size(scope, body.n_bytes)
                 if self._held > _MAX_BODIES * self._settings.max_body:
                     raise RequestError(503, "Too many large requests arrive at once. Try again in a moment.")
             if scope["path"] == "/v1/assess" and scope["method"] == "POST":
-                answer = await self._service.assess(scope, (await body.replay())["body"])
+                answer = await self._service.assess(scope, body.take())
                 await answer(scope, receive, send_with_headers)
             else:
-                await self._app(scope, body.replay, send_with_headers)
+                messages = [{"type": "http.request", "body": body.take(), "more_body": False}]
+
+                async def replay() -> Any:
+                    return messages.pop() if messages else await receive()
+
+                await self._app(scope, replay, send_with_headers)
         except RequestError as error:
             with suppress(RequestError):  # a client that is cut off may never read its answer
-                while not (body.ended or body.waits):
+                while not (body.has_ended or b"expect" in headers):  # one that asks first sends nothing
                     await body.read(keep=False)
-            more = {} if body.ended else {"connection": "close"}
+            more = {} if body.has_ended else {"connection": "close"}
             await error.to_response(more)(scope, receive, send_with_headers)
         except Exception as error:
             self._log_fault(error, state["request"])
@@ -105,16 +107,15 @@ class Gate:
     def _check(self, scope: Any, headers: dict[bytes, bytes]) -> None:
         if len(headers) < len(scope["headers"]):
             names = [name for name, _ in scope["headers"]]
-            for name in _ONCE:
-                if names.count(name) > 1:
-                    raise RequestError(400, f"Expected the header {name.decode()} once. Got it several times.")
+            if twice := [name.decode() for name in _ONCE if names.count(name) > 1]:
+                raise RequestError(400, f"Expected the header {twice[0]} once. Got it several times.")
         if b"content-length" in headers and b"transfer-encoding" in headers:
             raise RequestError(400, "Expected Content-Length or Transfer-Encoding. Got both. Send one of them.")
-        if self._own_names and not _names_this_machine(headers.get(b"host", b"")[:300]):
-            got = show_value(headers.get(b"host", b"").decode("latin-1"))
+        host, origin = headers.get(b"host", b""), headers.get(b"origin")
+        if self._own_names and not _THIS_MACHINE.fullmatch(host):
+            got = show_value(host.decode("latin-1"))
             raise RequestError(421, f"Expected localhost as the Host. Got {got}. Behind a proxy, use keys or --open.")
-        origin = headers.get(b"origin")
-        if origin is not None and origin.partition(b"://")[2] != headers.get(b"host"):
+        if origin is not None and origin.partition(b"://")[2] != host:
             raise RequestError(403, "Expected a request from a page of this service. Got one from another site.")
         if self._keys:
             self._check_key(scope, headers)
@@ -148,24 +149,18 @@ class Gate:
 
     def _log_fault(self, error: Exception, number: str) -> None:
         """Log where it happened; the error itself only if the settings allow it, because it may quote features."""
-        is_remote = isinstance(error, ModelFaultError)
-        name, place = (error.name, error.place) if is_remote else (type(error).__name__, find_place(error))
-        fields = {"event": "fault", "request": number, "type": name, "at": place}
-        logger.error("fault", extra={"fields": fields}, exc_info=error if self._settings.log_values else None)
+        name, place = type(error).__name__, find_place(error)
+        if isinstance(error, ModelFaultError):  # which says where it happened in the other process
+            name, place = error.name, error.place
+        quoted = error if self._settings.log_values else None
+        log_event("fault", level=logging.ERROR, exc_info=quoted, request=number, type=name, at=place)
 
     def _count_and_log(self, scope: Any, status: int, seconds: float) -> None:
-        self._metrics.count(scope["path"] if scope["path"] in self._paths else "other", status, seconds)
-        fields = {
-            "event": "request",
-            "request": scope["state"]["request"],
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "seconds": round(seconds, 6),
-            "from": (scope.get("client") or [None])[0],
-            **scope["state"]["log_fields"],
-        }
-        logger.info("request", extra={"fields": fields})
+        path, state = scope["path"], scope["state"]
+        self._metrics.count(path if path in self._paths else "other", status, seconds)
+        about = {"request": state["request"], "method": scope["method"], "path": path, "status": status}
+        client = (scope.get("client") or [None])[0]
+        log_event("request", **about, seconds=round(seconds, 6), **{"from": client}, **state["log_fields"])
 
 
 class _Body:
@@ -173,11 +168,10 @@ class _Body:
 
     def __init__(self, headers: dict[bytes, bytes], receive: Any, seconds: float) -> None:
         self._receive, self._seconds = receive, seconds
-        self._parts: list[bytes] = []
         self._deadline = asyncio.get_running_loop().time() + seconds
-        self.waits = b"expect" in headers  # the client sends nothing before we say so
-        self.ended = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
-        self.n_bytes, self._is_replayed = 0, False
+        self._parts: list[bytes] = []
+        self.n_bytes = 0
+        self.has_ended = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
 
     async def read(self, *, keep: bool = True) -> int:
         """Read the next part and return its length."""
@@ -186,7 +180,7 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             raise RequestError(408, f"Expected the whole request within {self._seconds:g} s.") from None
-        self.ended = not message.get("more_body", False)
+        self.has_ended = not message.get("more_body", False)
         if message["type"] == "http.disconnect":
             raise RequestError(408, "The client went away before its request had arrived.")
         if keep:
@@ -194,19 +188,7 @@ class _Body:
             self.n_bytes += len(message["body"])
         return len(message["body"])
 
-    async def replay(self) -> Any:
-        """Return the whole body to the application, and after that whatever comes."""
-        if self._is_replayed:
-            return await self._receive()
-        self._is_replayed, content = True, b"".join(self._parts)
-        self._parts.clear()
-        return {"type": "http.request", "body": content, "more_body": False}
-
-
-@lru_cache(maxsize=1_000)
-def _names_this_machine(host: bytes) -> bool:
-    """Return whether a Host header names this machine."""
-    try:
-        return is_loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
-    except ValueError:
-        return False
+    def take(self) -> bytes:
+        """Return the whole body, which is kept here no more."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)

@@ -33,6 +33,13 @@ LOG_CONFIG: dict[str, Any] = {  # all to stderr, without uvicorn's own line per 
 }
 
 
+def log_event(event: str, *, level: int = logging.INFO, exc_info: Exception | None = None, **fields: Any) -> None:
+    """Log an event with its fields."""
+    logging.getLogger("onsphere.service").log(
+        level, event, extra={"fields": {"event": event, **fields}}, exc_info=exc_info
+    )
+
+
 class JsonLines(logging.Formatter):
     """Formats a log record as a line of JSON; `extra={"fields": {...}}` adds to it."""
 

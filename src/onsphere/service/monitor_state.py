@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,48 +26,45 @@ _POINTS = 300  # requests of which the page draws the evidence
 metadata = sql.MetaData()
 
 
-def make_serial() -> sql.Column[int]:
-    """Return a column that numbers the rows of a table; a number is never used again."""
-    return sql.Column("id", sql.BigInteger().with_variant(sql.Integer, "sqlite"), primary_key=True)
+def make_table(name: str, *keys: Any, **columns: Any) -> sql.Table:
+    """Make a table of columns by their types, numbered unless it has a key of its own; no number is used again."""
+    numbered = sql.Column("id", sql.BigInteger().with_variant(sql.Integer, "sqlite"), primary_key=True)
+    parts = [sql.Column(column, kind) for column, kind in columns.items()]
+    return sql.Table(name, metadata, *(keys or (numbered,)), *parts, sqlite_autoincrement=not keys)
 
 
-assessments = sql.Table(  # one row per request
+assessments = make_table(  # one row per request
     "onsphere_assessments",
-    metadata,
-    make_serial(),
-    sql.Column("at", sql.Double, nullable=False, index=True),
-    sql.Column("request", sql.Text, nullable=False),
-    sql.Column("model", sql.Text, nullable=False),
-    sql.Column("n_rows", sql.Integer, nullable=False),
-    sql.Column("n_accepted", sql.Integer, nullable=False),
-    sql.Column("seconds", sql.Double, nullable=False),
-    sql.Column("uncertainty", sql.Double),
-    sql.Column("log_capital", sql.Double),
-    sql.Column("scores", sql.LargeBinary),
-    sql.Column("rejected", sql.Text, nullable=False),
-    sql.Column("missed", sql.Double),
-    sql.Column("idempotency", sql.Text, index=True),
-    sql.Column("fingerprint", sql.Text),
-    sqlite_autoincrement=True,
+    at=sql.Double,
+    request=sql.Text,
+    model=sql.Text,
+    n_rows=sql.Integer,
+    n_accepted=sql.Integer,
+    seconds=sql.Double,
+    uncertainty=sql.Double,
+    log_capital=sql.Double,
+    scores=sql.LargeBinary,
+    rejected=sql.Text,
+    missed=sql.Double,
+    idempotency=sql.Text,
+    fingerprint=sql.Text,
 )
-_monitors = sql.Table(  # one row per model that was ever watched
+sql.Index("ix_onsphere_assessments_at", assessments.c.at)
+sql.Index("ix_onsphere_assessments_idempotency", assessments.c.idempotency)
+_monitors = make_table(  # one row per model that was ever watched
     "onsphere_monitors",
-    metadata,
     sql.Column("model", sql.Text, primary_key=True),
-    sql.Column("generation", sql.BigInteger, nullable=False),
-    sql.Column("position", sql.BigInteger, nullable=False),
-    sql.Column("state", sql.Text, nullable=False),
-    sql.Column("n_seen", sql.BigInteger, nullable=False),
-    sql.Column("log_capital", sql.Double, nullable=False),
-    sql.Column("alarmed_at", sql.BigInteger),
-    sql.Column("alarmed_by", sql.Text),
-    sql.Column("alarm_time", sql.Double),
+    generation=sql.BigInteger,
+    position=sql.BigInteger,
+    state=sql.Text,
+    n_seen=sql.BigInteger,
+    log_capital=sql.Double,
+    alarm_time=sql.Double,
 )
-# Statements that run with every request are made once.
-_own, _is_own = sql.bindparam("own"), assessments.c.model == sql.bindparam("own")
-_last = sql.select(sql.func.max(assessments.c.id))
-_FIND = sql.select(_monitors.c.generation, _monitors.c.position, _last.scalar_subquery()).where(
-    _monitors.c.model == _own
+_is_own = assessments.c.model == sql.bindparam("own")
+_newest = sql.select(sql.func.coalesce(sql.func.max(assessments.c.id), 0).label("last")).subquery()
+_FIND = sql.select(_newest.c.last, _monitors.c.generation, _monitors.c.position).select_from(
+    _newest.outerjoin(_monitors, _monitors.c.model == sql.bindparam("own"))
 )
 _SINCE = (
     sql.select(assessments.c.id, assessments.c.at, assessments.c.scores)
@@ -77,7 +72,6 @@ _SINCE = (
     .order_by(assessments.c.id)
     .execution_options(yield_per=50)
 )
-_SET_CAPITAL = sql.update(assessments).where(assessments.c.id == sql.bindparam("number"))
 
 
 def name_monitor(facts: Facts, alpha: float) -> str:
@@ -85,88 +79,15 @@ def name_monitor(facts: Facts, alpha: float) -> str:
     return f"{facts.calibration_hash} {alpha:g}"
 
 
-@dataclass(eq=False)
 class SharedMonitor:
-    """A drift monitor, and how far it has read."""
+    """The drift monitor of the model that answers, and how far it has read what any worker wrote."""
 
-    name: str
-    monitor: DriftMonitor
-    generation: int  # how often it was reset
-    position: int  # of the last request that it has seen
-    alarm_time: float | None = None
-    n_since: int = 0  # rows since it was written
-    n_ahead: int = 0  # rows that it has seen of the request after `position`
-
-    def read_slice(self, connection: sql.Connection, last: int, n_scores: int) -> None:
-        """Take the next rows of the requests until the last."""
-        parts: list[Any] = []
-        times: list[float] = []
-        numbers: list[int] = []
-        n_left, position = _ROWS_OF_SLICE, last
-        with connection.execute(_SINCE, {"own": self.name, "after": self.position}) as unseen:
-            for number, at, stored in unseen:
-                scores = np.frombuffer(stored, dtype="<f8").reshape(n_scores, -1)
-                part = scores[:, self.n_ahead : self.n_ahead + n_left]
-                parts.append(part)
-                times.append(at)
-                n_left -= part.shape[1]
-                self.n_ahead += part.shape[1]
-                if self.n_ahead == scores.shape[1]:
-                    numbers.append(number)
-                    self.n_ahead = 0
-                if not n_left:
-                    position = max([self.position, *numbers])
-                    break
-        if parts:
-            capital = zip(numbers, self.update(parts, times), strict=False)
-            shown = [{"number": number, "log_capital": value} for number, value in capital][-_POINTS:]
-            if shown:
-                connection.execute(_SET_CAPITAL.values(log_capital=sql.bindparam("log_capital")), shown)
-        self.position = position
-
-    def update(self, parts: list[Any], times: list[float]) -> list[float]:
-        """Update the monitor with scores, (1, n) or (2, n), and return the logarithm of its capital after each part."""
-        before, (uncertainty, *others) = self.monitor.log_capital, np.concatenate(parts, axis=1)
-        ends, n_before = np.cumsum([part.shape[1] for part in parts]), self.monitor.n_seen
-        missed = others[0] if others else None
-        after = self.monitor.update(uncertainty, missed=missed).log_capital if len(uncertainty) else np.empty(0)
-        if self.monitor.alarmed_at is not None and self.monitor.alarmed_at > n_before:
-            self.alarm_time = times[int(np.searchsorted(ends, self.monitor.alarmed_at - n_before))]
-        self.n_since += len(uncertainty)
-        return np.append(before, after)[ends].tolist()  # a part without scores leaves the capital as it was
-
-    def write(self, connection: sql.Connection, *, is_due: bool = False) -> None:
-        """Write all that other workers need to go on from here, if it is due or was written long ago."""
-        if self.n_ahead or (not is_due and self.n_since < _ROWS_BETWEEN):
-            return
-        monitor = self.monitor
-        current: dict[str, Any] = {
-            **{name: getattr(monitor, name) for name in ("n_seen", "log_capital", "alarmed_at", "alarmed_by")},
-            **{name: getattr(self, name) for name in ("generation", "position", "alarm_time")},
-            "state": json.dumps(monitor.state(), allow_nan=False),
-        }
-        changed = connection.execute(sql.update(_monitors).where(_monitors.c.model == self.name).values(**current))
-        if not changed.rowcount:
-            connection.execute(sql.insert(_monitors).values(model=self.name, **current))
-        read = (_is_own, assessments.c.id <= self.position, assessments.c.scores.is_not(None))
-        connection.execute(sql.update(assessments).where(*read).values(scores=None), {"own": self.name})
-        self.n_since = 0
-
-    def describe(self, alpha: float, *, has_missed: bool) -> dict[str, Any]:
-        """Return what the page shows."""
-        return {
-            "alarm": self.monitor.alarm,
-            **{name: getattr(self.monitor, name) for name in ("alarmed_at", "alarmed_by", "log_capital")},
-            "alarm_time": self.alarm_time,
-            "watched": ["uncertainty", "novelty"][: 1 + has_missed],
-            "rows_seen": self.monitor.n_seen,
-            "alarm_line": -math.log(alpha),
-            "resets": self.generation,
-        }
-
-
-class MonitorShelf:
-    """The monitor of the model that answers, updated with what other workers have written since."""
+    _monitor: DriftMonitor
+    _generation: int  # how often it was reset
+    _position: int  # of the last request that it has seen
+    _alarm_time: float | None
+    _n_since: int  # rows since it was written
+    _n_ahead: int  # rows that it has seen of the request after the position
 
     def __init__(self, alpha: float) -> None:
         self._alpha = alpha
@@ -174,46 +95,121 @@ class MonitorShelf:
 
     def forget(self) -> None:
         """Forget what was read; the next look reads it again."""
-        self._current: SharedMonitor | None = None
+        self._name = ""
 
-    def catch_up(self, connection: sql.Connection, facts: Facts) -> tuple[SharedMonitor | None, bool]:
-        """Read a slice, and return the monitor of a model and whether it has read all.
+    def catch_up(self, connection: sql.Connection, facts: Facts) -> bool:
+        """Read a slice of what was written, and return whether nothing is left.
 
         Without calibration scores to compare with, there is no monitor.
         """
         if facts.calibration is None:
-            return None, True
-        name, shared = name_monitor(facts, self._alpha), self._current
-        found = connection.execute(_FIND, {"own": name}).first()
-        generation, position, newest = found or (0, 0, connection.execute(_last).scalar())
-        last: int = newest or 0
-        if found is None:
+            return True
+        name = name_monitor(facts, self._alpha)
+        last, generation, position = connection.execute(_FIND, {"own": name}).one()
+        if generation is None:
             rows = Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed)
-            shared = SharedMonitor(name, DriftMonitor(rows, alpha=self._alpha), generation, last)
-            shared.write(connection, is_due=True)
-        elif shared is None or shared.name != name or generation != shared.generation or position > shared.position:
+            self._set(name, DriftMonitor(rows, alpha=self._alpha), 0, last)
+            self._write(connection)
+        elif name != self._name or generation != self._generation or position > self._position:
             columns = sql.select(_monitors.c.state, _monitors.c.alarm_time).where(_monitors.c.model == name)
             state, alarm_time = connection.execute(columns).one()
-            shared = SharedMonitor(name, DriftMonitor.from_state(json.loads(state)), generation, position, alarm_time)
-        if last > shared.position:
-            shared.read_slice(connection, last, 1 if facts.missed is None else 2)
-            shared.write(connection)
-        self._current = shared
-        return shared, shared.position >= last
+            self._set(name, DriftMonitor.from_state(json.loads(state)), generation, position, alarm_time)
+        if last > self._position:
+            self._read_slice(connection, last, 1 if facts.missed is None else 2)
+            if self._n_since >= _ROWS_BETWEEN and not self._n_ahead:
+                self._write(connection)
+        return self._position >= last
 
-    def prepare(self, connection: sql.Connection, records: Sequence[Any]) -> None:
-        """Make sure that the models of records have a monitor before these are written."""
-        for facts in {id(record.facts): record.facts for record in records}.values():
-            if self._current is None or self._current.name != name_monitor(facts, self._alpha):
-                self.catch_up(connection, facts)
+    def _set(
+        self, name: str, monitor: DriftMonitor, generation: int, position: int, alarm_time: float | None = None
+    ) -> None:
+        self._name, self._monitor, self._alarm_time = name, monitor, alarm_time
+        self._generation, self._position, self._n_since, self._n_ahead = generation, position, 0, 0
+
+    def _read_slice(self, connection: sql.Connection, last: int, n_scores: int) -> None:
+        """Take the next rows of the requests until the last."""
+        parts: list[Any] = []
+        times: list[float] = []
+        numbers: list[int] = []  # of the requests of which all rows were taken
+        n_left = _ROWS_OF_SLICE
+        with connection.execute(_SINCE, {"own": self._name, "after": self._position}) as unseen:
+            for number, at, stored in unseen:
+                scores = np.frombuffer(stored, dtype="<f8").reshape(n_scores, -1)
+                parts.append(scores[:, self._n_ahead : self._n_ahead + n_left])
+                times.append(at)
+                n_left -= parts[-1].shape[1]
+                self._n_ahead += parts[-1].shape[1]
+                if self._n_ahead == scores.shape[1]:
+                    numbers.append(number)
+                    self._n_ahead = 0
+                if not n_left:
+                    last = max([self._position, *numbers])
+                    break
+        if parts:
+            capital = zip(numbers, self._update(parts, times), strict=False)
+            if shown := [{"number": number, "log_capital": value} for number, value in capital][-_POINTS:]:
+                connection.execute(set_later("log_capital"), shown)
+        self._position = last
+
+    def _update(self, parts: list[Any], times: list[float]) -> list[float]:
+        """Update the monitor with scores, (1, n) or (2, n), and return the logarithm of its capital after each part."""
+        monitor, (uncertainty, *others) = self._monitor, np.concatenate(parts, axis=1)
+        before, n_before, ends = monitor.log_capital, monitor.n_seen, np.cumsum([part.shape[1] for part in parts])
+        missed = others[0] if others else None
+        after = monitor.update(uncertainty, missed=missed).log_capital if len(uncertainty) else np.empty(0)
+        if monitor.alarmed_at is not None and monitor.alarmed_at > n_before:
+            self._alarm_time = times[int(np.searchsorted(ends, monitor.alarmed_at - n_before))]
+        self._n_since += len(uncertainty)
+        return np.append(before, after)[ends].tolist()  # a part without scores leaves the capital as it was
+
+    def _write(self, connection: sql.Connection) -> None:
+        """Write all that other workers need to go on from here."""
+        connection.execute(sql.delete(_monitors).where(_monitors.c.model == self._name))
+        current = sql.insert(_monitors).values(
+            model=self._name,
+            generation=self._generation,
+            position=self._position,
+            state=json.dumps(self._monitor.state(), allow_nan=False),
+            n_seen=self._monitor.n_seen,
+            log_capital=self._monitor.log_capital,
+            alarm_time=self._alarm_time,
+        )
+        connection.execute(current)
+        read = (_is_own, assessments.c.id <= self._position, assessments.c.scores.is_not(None))
+        connection.execute(sql.update(assessments).where(*read).values(scores=None), {"own": self._name})
+        self._n_since = 0
+
+    def watch(self, connection: sql.Connection, facts: Facts) -> None:
+        """Make sure that a model has a monitor before its first record is written."""
+        if self._name != name_monitor(facts, self._alpha):
+            self.catch_up(connection, facts)
 
     def reset(self, connection: sql.Connection, facts: Facts) -> None:
         """Start the monitor of a model again."""
-        shared, _ = self.catch_up(connection, facts)
-        if shared is not None:
-            shared.monitor.reset()
-            shared.generation, shared.alarm_time, shared.n_ahead = shared.generation + 1, None, 0
-            shared.position = connection.execute(_last).scalar() or 0
-            shared.write(connection, is_due=True)
+        self.catch_up(connection, facts)
+        if facts.calibration is not None:
+            self._monitor.reset()
+            last: int = connection.execute(sql.select(_newest.c.last)).scalar_one()
+            self._set(self._name, self._monitor, self._generation + 1, last)
+            self._write(connection)
             # The page must not draw evidence from before the reset as if it came after.
-            connection.execute(sql.update(assessments).where(_is_own).values(log_capital=None), {"own": shared.name})
+            connection.execute(sql.update(assessments).where(_is_own).values(log_capital=None), {"own": self._name})
+
+    def describe(self, facts: Facts) -> dict[str, Any] | None:
+        """Return what the page shows of a model, after a look."""
+        if facts.calibration is None:
+            return None
+        return {
+            **{name: getattr(self._monitor, name) for name in ("alarm", "alarmed_at", "alarmed_by", "log_capital")},
+            "alarm_time": self._alarm_time,
+            "watched": ["uncertainty"] if facts.missed is None else ["uncertainty", "novelty"],
+            "rows_seen": self._monitor.n_seen,
+            "alarm_line": -math.log(self._alpha),
+            "resets": self._generation,
+        }
+
+
+def set_later(name: str) -> sql.Update:
+    """Return a statement that sets a column of assessments by their number."""
+    number = assessments.c.id == sql.bindparam("number")
+    return sql.update(assessments).where(number).values({name: sql.bindparam(name)})

@@ -15,9 +15,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
+from onsphere.service.metrics import log_event
 from onsphere.service.store import Record, Store, StoreError
-
-logger = logging.getLogger("onsphere.service")
 
 _MAX_TOGETHER = 200  # records of one transaction
 _MAX_WAITING = 2_000  # items
@@ -47,24 +46,18 @@ class Recorder:
         self._waiting: queue.Queue[Job | None] = queue.Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="onsphere-recorder", daemon=True)
         self._working: tuple[float, list[Job]] | None = None
-        self._is_tried = threading.Event()
         self.trouble: str | None = "The store has not been reached yet."
 
     def start(self) -> None:
-        """Start the thread, and wait until it has tried the store."""
+        """Try the store, and start the thread."""
+        self._attempt([], self._store.check)
         self._thread.start()
-        self._is_tried.wait(self._limit)
 
     def stop(self) -> None:
         """Write what waits, and stop the thread; leave it to itself if that takes too long."""
         with suppress(queue.Full):
             self._waiting.put(None, timeout=self._limit)
         self._thread.join(2 * self._limit)
-
-    def record(self, records: list[Record], done: Callable[[list[Any]], None]) -> None:
-        """Hand records over; `done` gets a result for each when they are on the disk, or cannot be written."""
-        stored = self.do(records)
-        stored.add_done_callback(lambda future: done([False] * len(records) if future.exception() else future.result()))
 
     def do(self, work: list[Record] | Callable[[Store], Any]) -> Future[Any]:
         """Write records, or run another task on the store, in the one thread that uses it."""
@@ -97,35 +90,30 @@ class Recorder:
             self._waiting.put(None)
 
     def _run(self) -> None:
-        self._attempt([], self._store.check)
-        self._is_tried.set()
-        is_over = False
-        while not is_over:
-            jobs, is_over = self._take_waiting()
-            to_write = [job for job in jobs if isinstance(job[0], list)]
+        jobs: list[Job | None] = []
+        while None not in jobs:
+            jobs = self._take_waiting()
+            to_write = [job for job in jobs if job is not None and isinstance(job[0], list)]
             if to_write or not jobs:
                 self._attempt(to_write, lambda jobs=to_write: self._write(jobs))
             for job in jobs:
-                if not isinstance(job[0], list):
+                if job is not None and job not in to_write:
                     self._attempt([job], lambda job=job: _finish([job], job[0](self._store)))
         self._store.close()
         self.trouble = "The service has ended."
         self._fail_waiting()
 
-    def _take_waiting(self) -> tuple[list[Job], bool]:
-        """Take all jobs that wait, none if none comes for a while, and say whether the end is among them."""
-        jobs: list[Job] = []
+    def _take_waiting(self) -> list[Job | None]:
+        """Take the records that wait up to the first task or the end (None); nothing if nothing comes for a while."""
+        jobs: list[Job | None] = []
         n_records = 0
-        while n_records < _MAX_TOGETHER:
-            try:
-                job = self._waiting.get(block=not jobs, timeout=_PAUSE)
-            except queue.Empty:
-                break
-            if job is None:
-                return jobs, True
-            jobs.append(job)
-            n_records += len(job[0]) if isinstance(job[0], list) else 1
-        return jobs, False
+        with suppress(queue.Empty):
+            while n_records < _MAX_TOGETHER:
+                jobs.append(job := self._waiting.get(block=not jobs, timeout=_PAUSE))
+                if job is None or not isinstance(job[0], list):  # more records have their turn after a task
+                    break
+                n_records += len(job[0])
+        return jobs
 
     def _write(self, jobs: list[Job]) -> None:
         """Write the records of jobs; without any, see whether the store would take them."""
@@ -139,14 +127,12 @@ class Recorder:
 
     def _attempt(self, jobs: list[Job], work: Callable[[], Any]) -> None:
         self._working = (time.monotonic(), jobs)
+        error = trouble = None
         try:
             work()
-            error = trouble = None
-        except StoreError as caught:
-            error, trouble = caught, str(caught)
-        except Exception as caught:
-            # The tables do not hold what was written there; the thread goes on, whatever it is.
-            error, trouble = caught, f"The store cannot be read: {caught}"
+        except Exception as caught:  # the thread goes on, whatever it is
+            # If it is no StoreError, the tables do not hold what was written there.
+            error, trouble = caught, f"{'' if isinstance(caught, StoreError) else 'The store cannot be read: '}{caught}"
         self._working = None
         self._note(trouble)
         if error is not None:
@@ -155,6 +141,6 @@ class Recorder:
 
     def _note(self, trouble: str | None) -> None:
         if trouble != self.trouble:
-            event = {"event": "store", "working": trouble is None, "reason": trouble}
-            logger.log(logging.INFO if trouble is None else logging.ERROR, "store", extra={"fields": event})
+            level = logging.INFO if trouble is None else logging.ERROR
+            log_event("store", level=level, working=trouble is None, reason=trouble)
         self.trouble = trouble

@@ -18,9 +18,8 @@ from onsphere.service.answers import RequestError
 from onsphere.service.assess import AssessRequest, Outcome, Reply, assess_requests
 from onsphere.service.child import Child
 from onsphere.service.labels import update_model
+from onsphere.service.metrics import log_event
 from onsphere.service.settings import Settings
-
-logger = logging.getLogger("onsphere.service")
 
 _LABELS_PER_CALL = 1_000  # about as many as one request may bring
 
@@ -93,8 +92,7 @@ class LiveModel:
         self._calibration, skipped = await self.large.run(update_model, *arguments, calibration=known)
         self.last_label = labels[-1][0]
         for request, n_labels, name in skipped:
-            event = {"event": "labels", "request": request, "skipped": n_labels, "type": name}
-            logger.error("labels", extra={"fields": event})
+            log_event("labels", level=logging.ERROR, request=request, skipped=n_labels, type=name)
             self.skipped.append(request)
 
     def close(self) -> None:

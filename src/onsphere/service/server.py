@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import gc
-import math
 import os
 import resource
 import signal
@@ -13,14 +11,13 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.supervisors import Multiprocess
-from uvicorn.supervisors.multiprocess import Process
+from uvicorn.supervisors import multiprocess
 
 from onsphere._internal.processes import exit_with_parent
 from onsphere.errors import InvalidInputError
@@ -30,12 +27,10 @@ from onsphere.service.served_model import ServedModel
 from onsphere.service.settings import Settings, is_loopback, read_keys
 from onsphere.service.store import open_database
 
-_WORKER_SECONDS = 60  # for a worker to say that it lives
+_WORKER_SECONDS = 60  # for a worker to say that it lives: on a busy machine it imports for longer than uvicorn's 5 s
 _END_SECONDS = 2.0  # after the grace period, before a process that is still there is ended
 _FAIR_PART = 64 * 2**10  # bytes of an answer
 _SWITCH_SECONDS = 5e-4  # between threads: an answer must not wait 5 ms for each of the threads that work on it
-# Not httptools, which uvicorn prefers where it is installed: it accepts headers without end.
-_Base: Any = H11Protocol
 
 
 def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda address: None) -> None:
@@ -60,7 +55,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda addres
             scheme = "https" if settings.certfile else "http"
             on_ready(f"{scheme}://{host}:{listener.getsockname()[1]}")
             if settings.workers == 1:
-                _Server(TimedConfig(create_app(settings, served=served), settings)).run(sockets=[listener])
+                TimedServer(TimedConfig(create_app(settings, served=served), settings)).run(sockets=[listener])
                 return
             served.live.close()  # each worker loads its own
             with _share_with_workers(settings):
@@ -90,13 +85,16 @@ def _check_reachable(settings: Settings) -> None:
 def _listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         reason = "which another program uses" if error.errno == errno.EADDRINUSE else f"which failed: {error.strerror}"
         raise InvalidInputError(
             f"Expected to listen on {settings.host} port {settings.port}, {reason}. Choose another port or "
             "host; port 0 takes a free one."
         ) from None
+    # An answer goes out in two parts, and the second would wait 40 ms for the client to acknowledge the first. asyncio
+    # sees to that only where the socket names its protocol, as one that is made from its number does.
+    return socket.socket(fileno=listener.detach())
 
 
 @contextmanager
@@ -124,12 +122,12 @@ def _share_with_workers(settings: Settings) -> Generator[None]:
 
 
 class TimedConfig(uvicorn.Config):
-    """The options of uvicorn, and the seconds that a `TimedProtocol` waits."""
+    """The options of uvicorn, and the seconds that a `TimedServer` waits for a client."""
 
     def __init__(self, app: Any, settings: Settings) -> None:
         super().__init__(
             app,
-            http=TimedProtocol,
+            http="h11",  # not httptools, which uvicorn prefers where it is installed: it accepts headers without end
             factory=isinstance(app, str),
             workers=settings.workers,
             ws="none",
@@ -140,19 +138,22 @@ class TimedConfig(uvicorn.Config):
             forwarded_allow_ips=list(settings.forwarded_allow_ips),
             timeout_keep_alive=15,
             timeout_graceful_shutdown=max(1, round(settings.grace)),
+            timeout_worker_healthcheck=_WORKER_SECONDS,
             h11_max_incomplete_event_size=64 * 2**10,
             ssl_certfile=settings.certfile or None,
             ssl_keyfile=settings.keyfile or None,
         )
-        self.seconds, self.grace = settings.read_timeout, settings.grace
-        # On a busy machine a worker imports for longer than the 5 s after which uvicorn would kill and replace it.
-        self.timeout_worker_healthcheck = _WORKER_SECONDS
+        self.seconds = settings.read_timeout
 
 
-class _Server(uvicorn.Server):
-    """A server whose process ends in time, whatever its threads are waiting for."""
+class TimedServer(uvicorn.Server):
+    """A server that closes slow connections, and whose process ends in time, whatever its threads are waiting for."""
 
     _last_resort: threading.Timer | None = None
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._waiting: dict[Any, tuple[float, int]] = {}
 
     def run(self, sockets: Any = None) -> None:
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -167,36 +168,46 @@ class _Server(uvicorn.Server):
         gc.collect()  # all that the libraries and the model hold would be looked through again and again, which
         gc.freeze()  # takes a tenth of a second in which nobody is answered
 
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections that keep the service waiting, for which uvicorn has no limit.
+
+        Headers have to arrive within some seconds (a body has its own time, and so has a connection between requests),
+        and in each such time a fair part of an answer has to be taken.
+        """
+        now, waiting, connections = time.monotonic(), self._waiting, cast("set[Any]", self.server_state.connections)
+        self._waiting = {}
+        for connection in list(connections):
+            cycle, n_left = connection.cycle, connection.transport.get_write_buffer_size()
+            is_between = cycle is None or cycle.response_complete
+            is_waiting = connection.flow.write_paused or (is_between and connection.timeout_keep_alive_task is None)
+            since, n_before = waiting.get(connection, (now, n_left))
+            if is_waiting and now - since > cast("TimedConfig", self.config).seconds:
+                connection.transport.abort()
+            elif is_waiting:
+                is_taken = n_left <= n_before - _FAIR_PART
+                self._waiting[connection] = (now, n_left) if is_taken else (since, n_before)
+        return await super().on_tick(counter)
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         super().handle_exit(sig, frame)
         if self._last_resort is None:
-            config: Any = self.config
-            self._last_resort = threading.Timer(max(1.0, config.grace) + _END_SECONDS, os._exit, (1,))
+            seconds = cast("int", self.config.timeout_graceful_shutdown) + _END_SECONDS
+            self._last_resort = threading.Timer(seconds, os._exit, (1,))
             self._last_resort.name, self._last_resort.daemon = "onsphere-end", True
             self._last_resort.start()
 
 
-class _Worker(Process):
+class _Worker(multiprocess.Process):
     """A worker that ends with its parent."""
-
-    @property
-    def server(self) -> uvicorn.Server:
-        if self._server is None:
-            self._server = _Server(self.config)
-        return self._server
 
     def target(self, sockets: Any = None) -> None:
         exit_with_parent()
+        self._server = TimedServer(self.config)
         super().target(sockets)
 
 
-class _Workers(Multiprocess):
+class _Workers(multiprocess.Multiprocess):
     """Workers that reload the model on SIGHUP, rather than being replaced, which could drop a request."""
-
-    def init_processes(self) -> None:
-        for _ in range(self.processes_num):
-            self.processes.append(_Worker(self.config, self.sockets))
-            self.processes[-1].start()
 
     def handle_hup(self) -> None:
         for process in self.processes:
@@ -204,56 +215,4 @@ class _Workers(Multiprocess):
                 os.kill(process.pid, signal.SIGHUP)
 
 
-class TimedProtocol(_Base):
-    """A connection that is closed where it keeps the service waiting, which uvicorn does not do.
-
-    The headers of the next request have to arrive within some seconds (the body has its own time; a connection that
-    waits between requests has uvicorn's), and in each such time a fair part of the answer has to be taken.
-    """
-
-    _headers_timer: asyncio.TimerHandle | None = None
-    _answer_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        # An answer goes out in two parts, and the second would wait for the client to acknowledge the first, which
-        # takes 40 ms. asyncio sets this by itself only where the listening socket names its protocol.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._start_headers_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_headers_timer()
-        elif self._headers_timer is None:
-            self._start_headers_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_headers_timer()
-        self.resume_writing()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._check_taken(math.inf)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._answer_timer is not None:
-            self._answer_timer.cancel()
-            self._answer_timer = None
-
-    def _check_taken(self, n_left: float) -> None:
-        n_now = self.transport.get_write_buffer_size()
-        if n_now > n_left - _FAIR_PART:
-            self.transport.abort()
-        else:
-            self._answer_timer = self.loop.call_later(self.config.seconds, self._check_taken, n_now)
-
-    def _start_headers_timer(self) -> None:
-        self._headers_timer = self.loop.call_later(self.config.seconds, self.transport.abort)
-
-    def _stop_headers_timer(self) -> None:
-        if self._headers_timer is not None:
-            self._headers_timer.cancel()
-            self._headers_timer = None
+multiprocess.Process = _Worker  # type: ignore[reportAttributeAccessIssue]  # for workers that replace others as well

@@ -108,11 +108,8 @@ class Settings(BaseSettings):
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables from which a worker reads the same settings."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return {
-            f"{_PREFIX}{name.upper()}": ",".join(value) if isinstance(value, tuple) else str(value)
-            for name, value in values.items()
-        }
+        values = {name: ",".join(each) if isinstance(each, tuple) else str(each) for name, each in self}
+        return {f"{_PREFIX}{name.upper()}": value for name, value in values.items()}
 
 
 def _explain(error: ValidationError) -> InvalidInputError:

@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sql
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
 
 from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.errors import InvalidInputError
 from onsphere.export.deployed import Facts
 from onsphere.service.answers import RequestError, encode_json
 from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
-from onsphere.service.monitor_state import MonitorShelf, assessments, make_serial, metadata, name_monitor
+from onsphere.service.monitor_state import SharedMonitor, assessments, make_table, metadata, name_monitor, set_later
 
 _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
 _NOW_SECONDS = 10.0  # that the rate of now is taken over
@@ -31,49 +31,37 @@ _MAX_COUNTED = 5_000  # requests
 _ROWS_AT_ONCE = 500  # of one query, which may have 32,766 values
 _MAX_UNTIMED = 500  # answers whose times are written together
 
-_answers = sql.Table(  # one row per answer that waits for its label
+_answers = make_table(  # one row per answer that waits for its label
     "onsphere_answers",
-    metadata,
-    make_serial(),
-    sql.Column("model", sql.Text, nullable=False),
-    sql.Column("key", sql.Text, nullable=False),
-    sql.Column("coverage", sql.Double, nullable=False),
-    sql.Column("answer", sql.Text, nullable=False),
-    sql.Column("features", sql.Text),
-    sql.Column("uncertainty", sql.Double),
-    sql.Column("service", sql.Text),
-    sql.Index("onsphere_answers_key", "key", "id"),
-    sqlite_autoincrement=True,
+    model=sql.Text,
+    key=sql.Text,
+    coverage=sql.Double,
+    answer=sql.Text,
+    features=sql.Text,
+    uncertainty=sql.Double,
+    service=sql.Text,
 )
-_labels = sql.Table(  # one row per label
+sql.Index("onsphere_answers_key", _answers.c.key, _answers.c.id)
+_labels = make_table(  # one row per label
     "onsphere_labels",
-    metadata,
-    make_serial(),
-    sql.Column("model", sql.Text, nullable=False),
-    sql.Column("key", sql.Text, nullable=False),
-    sql.Column("coverage", sql.Double, nullable=False),
-    sql.Column("features", sql.Text),
-    sql.Column("at", sql.Double, nullable=False),
-    sql.Column("request", sql.Text, nullable=False),
-    sql.Column("value", sql.Text, nullable=False),
-    sql.Column("covered", sql.Integer),
-    sql.Column("error", sql.Double),
-    sql.Column("service", sql.Text),
-    sql.Index("onsphere_labels_key", "key"),
-    sql.Index("onsphere_labels_model", "model", "id"),
-    sqlite_autoincrement=True,
+    model=sql.Text,
+    key=sql.Text,
+    coverage=sql.Double,
+    features=sql.Text,
+    at=sql.Double,
+    request=sql.Text,
+    value=sql.Text,
+    covered=sql.Integer,
+    error=sql.Double,
+    service=sql.Text,
 )
-_probes = sql.Table(
-    "onsphere_probes",
-    metadata,
-    sql.Column("worker", sql.Text, primary_key=True),
-    sql.Column("at", sql.Double, nullable=False),
-)
-# Statements that run with every request are made once.
+sql.Index("onsphere_labels_key", _labels.c.key)
+sql.Index("onsphere_labels_model", _labels.c.model, _labels.c.id)
+_probes = make_table("onsphere_probes", sql.Column("worker", sql.Text, primary_key=True), at=sql.Double)
 _LOCK = sql.text("SELECT pg_advisory_xact_lock(1869509488)")  # of all services that share the tables
-_INSERT = sql.insert(assessments).returning(assessments.c.id)
-_FORGET = sql.delete(assessments).where(assessments.c.id <= sql.bindparam("last"), assessments.c.scores.is_(None))
-_SET_SECONDS = sql.update(assessments).where(assessments.c.id == sql.bindparam("number"))
+_INSERT = sql.insert(assessments).returning(assessments.c.id, sort_by_parameter_order=True)
+
+_OTHER_BODY = "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key."
 
 
 class StoreError(Exception):
@@ -104,20 +92,16 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
     except ArgumentError:
         given = sql.URL.create(url.partition("://")[0] or "?")
     if given.drivername == "sqlite":
-        waits = {"timeout": seconds, "check_same_thread": False}
-        engine = sql.create_engine(given, connect_args=waits, poolclass=sql.NullPool)
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-        return engine
+        return _open_sqlite(given, seconds)
     if given.drivername in ("postgresql", "postgres"):
-        patience = {"connect_timeout": max(2, round(seconds)), "tcp_user_timeout": round(1000 * seconds)}
         limits = {"statement_timeout": 1000 * seconds, "idle_in_transaction_session_timeout": 2000 * seconds}
         settings = "-c client_min_messages=warning" + "".join(f" -c {name}={round(ms)}" for name, ms in limits.items())
+        patience = {"connect_timeout": max(2, round(seconds)), "tcp_user_timeout": round(1000 * seconds)}
         try:
             return sql.create_engine(
                 given.set(drivername="postgresql+psycopg"),
                 connect_args={**patience, "options": settings, "application_name": "onsphere"},
-                poolclass=sql.NullPool,
+                pool_size=1,
             )
         except ImportError:
             raise missing_extra_error("A store in PostgreSQL", "psycopg[binary]", "serve") from None
@@ -127,10 +111,32 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
     )
 
 
-def _prepare_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions begin as `open_database` says
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")  # each transaction is on the disk before it counts
+def _open_sqlite(url: sql.URL, seconds: float) -> sql.Engine:
+    """Return a database in a file, which is made for its owner alone, and opened again where it was replaced."""
+    engine, file = sql.create_engine(url, connect_args={"timeout": seconds}, pool_size=1), url.database or ""
+
+    @event.listens_for(engine, "do_connect")
+    def make_file(*_: Any) -> None:
+        with suppress(FileNotFoundError):  # of a folder that is missing, SQLite says so
+            os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, record: Any) -> None:
+        connection.isolation_level = None  # transactions begin as follows
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")  # each transaction is on the disk before it counts
+        record.info["inode"] = os.stat(file).st_ino
+
+    @event.listens_for(engine, "checkout")
+    def check_file(_: Any, record: Any, __: Any) -> None:
+        if os.stat(file).st_ino != record.info["inode"]:
+            raise DisconnectionError
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sql.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
 
 
 class Store:
@@ -142,61 +148,41 @@ class Store:
     def __init__(self, engine: sql.Engine, *, alpha: float, keep: int, keep_answers: int, service: str = "") -> None:
         self._own = hashlib.sha256(service.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._engine, self._alpha, self._keep, self._keep_answers = engine, alpha, keep, keep_answers
-        self._monitors, self._n_forgotten = MonitorShelf(alpha), 0
+        self._monitor, self._n_forgotten = SharedMonitor(alpha), 0
         self._finished: list[dict[str, Any]] = []  # how long the last answers took, storing included
-        self._connection: sql.Connection | None = None
-        self._raw: Any = None
-        self._file = str(engine.url.database) if engine.dialect.name == "sqlite" else None
-        self._inode: int | None = None
+        self._raw: Any = None  # the connection of the driver
+        self._is_sqlite = engine.dialect.name == "sqlite"
         self._worker = f"{socket.gethostname()} {os.getpid()}"
 
     @contextmanager
     def _begin(self) -> Generator[sql.Connection]:
         """Open a transaction that has the tables for itself, and is on the disk when the context ends."""
         try:
-            connection = self._connect()
-            with connection.begin():
-                if self._file is None:
+            with self._engine.begin() as connection:
+                raw, self._raw = self._raw, connection.connection.dbapi_connection
+                if not self._is_sqlite:
                     connection.execute(_LOCK)
+                if raw is not self._raw:
+                    _create_tables(connection)
                 yield connection
         except BaseException as error:
             self.close()
             if isinstance(error, OSError | SQLAlchemyError):
-                name, reason = "PostgreSQL" if self._file is None else "SQLite", getattr(error, "orig", error)
+                name, reason = "SQLite" if self._is_sqlite else "PostgreSQL", getattr(error, "orig", error)
                 raise StoreError(f"{name}: {' '.join(str(reason).split())}") from error
             raise
 
-    def _connect(self) -> sql.Connection:
-        """Return the connection, or open one; make the file of SQLite for its owner alone, and see if it was moved."""
-        if self._connection is not None and self._file is not None and os.stat(self._file).st_ino != self._inode:
-            self.close()
-        if self._connection is None:
-            if self._file is not None:
-                with suppress(FileNotFoundError):  # of a folder that is missing, SQLite says so
-                    os.close(os.open(self._file, os.O_CREAT | os.O_WRONLY, 0o600))
-            self._connection = connection = self._engine.connect()
-            self._raw = connection.connection.dbapi_connection
-            with connection.begin():
-                if self._file is None:
-                    connection.execute(_LOCK)
-                _create_tables(connection)
-            self._inode = None if self._file is None else os.stat(self._file).st_ino
-        return self._connection
-
     def close(self) -> None:
         """Close the connection; the next transaction opens another."""
-        self._monitors.forget()  # they may have seen what was not kept
-        connection, self._connection, self._raw = self._connection, None, None
-        if connection is not None:
-            with suppress(SQLAlchemyError):
-                connection.invalidate()
-            connection.close()
+        self._raw = None
+        self._monitor.forget()  # it may have seen what was not kept
+        self._engine.dispose()
 
     def abort(self) -> None:
         """End what another thread is waiting for, so that it fails."""
         raw = self._raw
         with suppress(Exception):
-            if self._file is not None:
+            if self._is_sqlite:
                 raw.interrupt()
             else:
                 with socket.socket(fileno=os.dup(raw.fileno())) as wire:
@@ -214,156 +200,148 @@ class Store:
 
         The result of each is True, or a RequestError where its idempotency key came with another body before.
         """
-        results: list[Any] = [True] * len(records)
         with self._begin() as connection:
             if len(self._finished) >= _MAX_UNTIMED:
                 self._write_times(connection)
-            is_new = self._skip_repeated(connection, records, results)
-            fresh = [record for record, is_fresh in zip(records, is_new, strict=True) if is_fresh]
-            self._monitors.prepare(connection, fresh)
-            written = self._insert(connection, fresh) if fresh else []
-            last = written[-1][0] - self._keep if written else 0
+            fresh, results = self._skip_repeated(connection, records)
+            for facts in {id(record.facts): record.facts for record in fresh}.values():
+                self._monitor.watch(connection, facts)
+            numbers = self._insert(connection, fresh) if fresh else [0]
+            last = numbers[-1] - self._keep
             if last >= self._n_forgotten + self._keep // 100:
-                connection.execute(_FORGET, {"last": last})
+                old = (assessments.c.id <= last, assessments.c.scores.is_(None))
+                connection.execute(sql.delete(assessments).where(*old))
                 self._n_forgotten = last
         now = time.perf_counter()
-        self._finished += [{"number": number, "seconds": now - record.started} for number, record in written]
+        pairs = zip(numbers, fresh, strict=False)
+        self._finished += [{"number": number, "seconds": now - record.started} for number, record in pairs]
         return results
 
     def _write_times(self, connection: sql.Connection) -> None:
         """Write how long the answers before took, which is known only after they were stored."""
         if self._finished:
-            connection.execute(_SET_SECONDS.values(seconds=sql.bindparam("seconds")), self._finished)
+            connection.execute(set_later("seconds"), self._finished)
             self._finished = []
 
-    def _skip_repeated(self, connection: sql.Connection, records: list[Record], results: list[Any]) -> list[bool]:
-        """Return which records are new by their idempotency keys."""
-        named = {f"{self._own} {record.idempotency[0]}" for record in records if record.idempotency is not None}
-        if not named:
-            return [True] * len(records)
-        columns = (assessments.c.idempotency, assessments.c.fingerprint)
-        found = connection.execute(sql.select(*columns).where(assessments.c.idempotency.in_(named)))
-        known: dict[str, str] = {str(row.idempotency): str(row.fingerprint) for row in found}
-        is_new: list[bool] = []
-        for place, record in enumerate(records):
-            name, code = record.idempotency or ("", "")
-            key = f"{self._own} {name}"
-            is_new.append(not name or key not in known)
-            if name and known.setdefault(key, code) != code:
-                results[place] = RequestError(
-                    422,
-                    "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key.",
-                )
-        return is_new
+    def _skip_repeated(self, connection: sql.Connection, records: list[Record]) -> tuple[list[Record], list[Any]]:
+        """Return the records that are new by their idempotency keys, and the result of each."""
+        table, known = assessments.c, dict[Any, Any]()
+        named = [f"{self._own} {record.idempotency[0]}" for record in records if record.idempotency is not None]
+        if named:
+            found = sql.select(table.idempotency, table.fingerprint).where(table.idempotency.in_(named))
+            known = {name.removeprefix(f"{self._own} "): code for name, code in connection.execute(found)}
+        fresh: list[Record] = []
+        results: list[Any] = []
+        for record in records:
+            name, code = record.idempotency or (record, "")  # without a key, each is another
+            if name not in known:
+                fresh.append(record)
+            results.append(known.setdefault(name, code) == code or RequestError(422, _OTHER_BODY))
+        return fresh, results
 
-    def _insert(self, connection: sql.Connection, records: list[Record]) -> list[tuple[int, Record]]:
-        """Insert records, and return the number of each; the monitor takes their scores from the table."""
-        kept = self._find_repeated_rows(connection, records) if any(each.answers for each in records) else {}
-        now = time.perf_counter()
-        rows = [
-            {
-                "at": record.at,
-                "request": record.request,
-                "model": name_monitor(record.facts, self._alpha),
-                "n_rows": len(record.uncertainty),
-                "n_accepted": record.n_accepted,
-                "seconds": now - record.started,
-                "uncertainty": _find_median(record.uncertainty),
-                "missed": _find_median(record.missed),
-                "scores": _dump_scores(record, kept.get(id(record))),
-                "rejected": encode_json(record.rejected).decode() if record.rejected else "[]",
-                "idempotency": None if record.idempotency is None else f"{self._own} {record.idempotency[0]}",
-                "fingerprint": None if record.idempotency is None else record.idempotency[1],
-            }
-            for record in records
-        ]
-        last = max(connection.execute(_INSERT, rows).scalars())
-        names = ("key", "coverage", "answer", "features", "uncertainty", "model", "service")
-        answers: list[dict[str, Any]] = [
-            dict(zip(names, (*answer, score, record.facts.sha256, self._own), strict=True))
-            for record in records
-            for answer, score in zip(record.answers, record.uncertainty.tolist(), strict=False)
-        ]
+    def _insert(self, connection: sql.Connection, records: list[Record]) -> list[int]:
+        """Insert records and the answers that wait for labels, and return the numbers of the records.
+
+        An answer takes the place of an earlier one to the same key. If it has the same uncertainty, the row was sent
+        twice, and the monitor does not see it again.
+        """
+        keys = [answer[0] for record in records for answer in record.answers]
+        known = {row.key: row.uncertainty for row in self._delete_answers(connection, keys)} if keys else {}
+        rows: list[dict[str, Any]] = []
+        answers: dict[str, dict[str, Any]] = {}
+        for record in records:
+            is_new = np.ones(len(record.uncertainty), dtype=bool)
+            for place, (key, coverage, answer, features) in enumerate(record.answers):
+                score = float(record.uncertainty[place])
+                is_new[place] = known.get(key) is None or not math.isclose(known[key], score, rel_tol=1e-6)
+                known[key] = score
+                kept = {"key": key, "coverage": coverage, "answer": answer, "features": features}
+                answers[key] = kept | {"uncertainty": score, "model": record.facts.sha256, "service": self._own}
+            rows.append(self._describe(record, is_new))
+        numbers = connection.execute(_INSERT, rows).scalars().all()
         if answers:
-            connection.execute(sql.insert(_answers), answers)
+            connection.execute(sql.insert(_answers), list(answers.values()))
             newest = sql.select(sql.func.max(_answers.c.id)).scalar_subquery()
             connection.execute(sql.delete(_answers).where(_answers.c.id <= newest - self._keep_answers))
-        return [(last - len(records) + 1 + place, record) for place, record in enumerate(records)]
+        return list(numbers)
 
-    def _find_latest_answers(self, connection: sql.Connection, keys: Collection[str]) -> dict[str, Any]:
-        later, own = _answers.alias(), self._own
-        latest = sql.select(sql.func.max(later.c.id)).where(later.c.key == _answers.c.key, later.c.service == own)
-        waiting = sql.select(_answers).where(_answers.c.id == latest.scalar_subquery())
-        return {row.key: row for row in _select_keys(connection, waiting, _answers, keys)}
+    def _describe(self, record: Record, is_new: Any) -> dict[str, Any]:
+        """Return the row of a record; the monitor takes the scores of its new rows from there."""
+        return {
+            "at": record.at,
+            "request": record.request,
+            "model": name_monitor(record.facts, self._alpha),
+            "n_rows": len(record.uncertainty),
+            "n_accepted": record.n_accepted,
+            "seconds": time.perf_counter() - record.started,
+            "uncertainty": _find_median(record.uncertainty),
+            "missed": _find_median(record.missed),
+            "scores": _dump_scores(record, is_new),
+            "rejected": encode_json(record.rejected).decode(),
+            "idempotency": record.idempotency and f"{self._own} {record.idempotency[0]}",
+            "fingerprint": record.idempotency and record.idempotency[1],
+        }
 
-    def _find_repeated_rows(self, connection: sql.Connection, records: list[Record]) -> dict[int, Any]:
-        """Return which rows of each record are known by key and have the same uncertainty: they were sent twice."""
-        given = {answer[0] for record in records for answer in record.answers}
-        known = {key: row.uncertainty for key, row in self._find_latest_answers(connection, given).items()}
-        found: dict[int, Any] = {}
-        for record in records:
-            pairs = zip(record.answers, record.uncertainty.tolist(), strict=False)
-            scores = {answer[0]: score for answer, score in pairs}
-            is_seen = [
-                known.get(key) is not None and math.isclose(known[key], score, rel_tol=1e-6)
-                for key, score in scores.items()
-            ]
-            if is_seen:
-                found[id(record)] = np.array(is_seen)
-            known |= scores
-        return found
+    def _delete_answers(self, connection: sql.Connection, keys: list[str]) -> list[Any]:
+        """Delete the answers to keys, and return number, key and uncertainty of each."""
+        own = sql.delete(_answers).where(_answers.c.service == self._own)
+        own = own.returning(_answers.c.id, _answers.c.key, _answers.c.uncertainty)
+        parts = [keys[start : start + _ROWS_AT_ONCE] for start in range(0, len(keys), _ROWS_AT_ONCE)]
+        return [row for part in parts for row in connection.execute(own.where(_answers.c.key.in_(part)))]
 
     def catch_up(self, facts: Facts) -> bool:
         """Let the monitor of a model read a slice of the rows that were written, and return whether it has read all."""
         with self._begin() as connection:
-            return self._monitors.catch_up(connection, facts)[1]
+            return self._monitor.catch_up(connection, facts)
 
     def reset(self, facts: Facts) -> None:
         """Start the monitor of a model again, for all workers."""
         with self._begin() as connection:
-            self._monitors.reset(connection, facts)
+            self._monitor.reset(connection, facts)
 
     # --- labels ---
 
-    def match_labels(self, labels: list[Label]) -> list[tuple[Label, Any]]:
-        """Return with each label what is to be written of it and the answer to its key, or why it is not taken."""
+    def match_labels(self, labels: list[Label]) -> list[tuple[Label, int | str, dict[str, Any]]]:
+        """Return with each label the number of its answer, or why it is not taken, and what is to be written of it."""
         names = {label.name for label in labels}
-        own_labels = sql.select(_labels.c.key).where(_labels.c.service == self._own)
+        waiting = sql.select(_answers).where(_answers.c.service == self._own, _answers.c.key.in_(names))
+        known = sql.select(_labels.c.key).where(_labels.c.service == self._own)
         with self._begin() as connection:
-            answers = self._find_latest_answers(connection, names)
-            known = _select_keys(connection, own_labels, _labels, names - answers.keys())
-        labelled, found = {row.key for row in known}, []
+            answers = {row.key: row for row in connection.execute(waiting.order_by(_answers.c.id))}
+            others = names - answers.keys()
+            labelled = set(connection.execute(known.where(_labels.c.key.in_(others))).scalars() if others else ())
+        found: list[tuple[Label, int | str, dict[str, Any]]] = []
         for label in labels:
-            row = answers.get(label.name)
-            judged = None if row is None else judge_label(row.answer, label.value)
-            if row is None or judged is None:
-                found.append((label, "labelled_already" if label.name in labelled else "unknown"))
+            answer = answers.get(label.name)
+            judged = None if answer is None else judge_label(answer.answer, label.value)
+            if answer is None or judged is None:
+                found.append((label, "labelled_already" if label.name in labelled else "unknown", {}))
                 continue
-            kept = {name: getattr(row, name) for name in ("id", "model", "key", "coverage", "features", "service")}
-            values = kept | {"at": time.time(), "value": json.dumps(label.value)}
-            found.append((label, values | dict(zip(("covered", "error"), judged, strict=True))))
+            row = {name: getattr(answer, name) for name in ("model", "key", "coverage", "features", "service")}
+            row |= {"at": time.time(), "value": json.dumps(label.value), "covered": judged[0], "error": judged[1]}
+            found.append((label, answer.id, row))
         return found
 
-    def write_labels(self, matched: list[tuple[Label, Any]], request: str) -> dict[str, list[Any]]:
+    def write_labels(
+        self, matched: list[tuple[Label, int | str, dict[str, Any]]], request: str
+    ) -> dict[str, list[Any]]:
         """Take labels for answers that still wait for one, and return the keys of the others.
 
         For each label that was "taken", the model that answered is returned, None if its row was not kept.
         """
         found: dict[str, list[Any]] = {"taken": [], "unknown": [], "labelled_already": []}
-        taken: list[dict[str, Any]] = []
-        keys = [values["key"] for _, values in matched if isinstance(values, dict)]
-        own_answers = sql.delete(_answers).where(_answers.c.service == self._own).returning(_answers.c.id)
+        rows: list[dict[str, Any]] = []
         with self._begin() as connection:
-            waiting = _select_keys(connection, own_answers, _answers, keys)
-            left = {row.id for row in waiting}
-            for label, values in matched:
-                if isinstance(values, str) or values["id"] not in left:  # another worker may have taken it
-                    found[values if isinstance(values, str) else "labelled_already"].append(label.key)
-                else:
-                    taken.append({name: value for name, value in values.items() if name != "id"} | {"request": request})
-                    found["taken"].append(values["model"] if values["features"] is not None else None)
-            if taken:
-                connection.execute(sql.insert(_labels), taken)
+            deleted = self._delete_answers(connection, [row["key"] for _, _, row in matched if row])
+            waiting = {answer.id for answer in deleted}
+            for label, number, row in matched:
+                if number in waiting:
+                    rows.append(row | {"request": request})
+                    found["taken"].append(None if row["features"] is None else row["model"])
+                else:  # another worker may have taken it
+                    found[number if isinstance(number, str) else "labelled_already"].append(label.key)
+            if rows:
+                connection.execute(sql.insert(_labels), rows)
         return found
 
     def read_labels(self, model: str, after: int) -> list[Any]:
@@ -379,20 +357,19 @@ class Store:
     def read_live(self, facts: Facts, *, now: float | None = None) -> dict[str, Any]:
         """Return what the page shows, from the last requests of all workers."""
         now = time.time() if now is None else now
-        name, table = name_monitor(facts, self._alpha), assessments.c
-        own = sql.select(table.id, table.at, table.request, table.uncertainty, table.missed, table.log_capital)
-        own = own.add_columns(table.rejected).where(table.model == name).order_by(table.id.desc())
+        table, plain = assessments.c, ("id", "at", "uncertainty", "missed", "log_capital")
+        own = sql.select(*(table[name] for name in plain), table.request, table.rejected).order_by(table.id.desc())
+        own = own.where(table.model == name_monitor(facts, self._alpha))
         minute = sql.select(table.at, table.n_rows, table.n_accepted, table.seconds)
         minute = minute.where(table.at > now - _BINS * _BIN_SECONDS).order_by(table.id.desc()).limit(_MAX_COUNTED)
         labels = sql.select(_labels.c.covered, _labels.c.error).order_by(_labels.c.id.desc()).limit(2 * ROLLING)
         labels = labels.where(_labels.c.model == facts.sha256, _labels.c.coverage == facts.coverage)
         with self._begin() as connection:
-            shared, _ = self._monitors.catch_up(connection, facts)
+            self._monitor.catch_up(connection, facts)
             counted = connection.execute(minute).all()
             points = connection.execute(own.limit(300)).all()
             rejected = connection.execute(own.where(table.rejected != "[]").limit(10)).all()
             labelled = connection.execute(labels).all()
-        plain = ("id", "at", "uncertainty", "missed", "log_capital")
         return {
             "minute": _summarize_minute(counted, now),
             "points": [{each: getattr(point, each) for each in plain} for point in reversed(points)],
@@ -401,7 +378,7 @@ class Store:
                 for each in rejected
                 for row in json.loads(each.rejected)
             ][:10],
-            "drift": shared and shared.describe(self._alpha, has_missed=facts.missed is not None),
+            "drift": self._monitor.describe(facts),
             "labels": summarize_labels([tuple(label) for label in labelled], facts.coverage),
         }
 
@@ -419,20 +396,12 @@ def _create_tables(connection: sql.Connection) -> None:
             index.create(connection, checkfirst=True)
 
 
-def _select_keys(connection: sql.Connection, query: Any, table: sql.Table, keys: Collection[str]) -> list[Any]:
-    """Run a query for some keys at a time, and return the rows of all."""
-    ordered = sorted(keys)
-    parts = [ordered[start : start + _ROWS_AT_ONCE] for start in range(0, len(ordered), _ROWS_AT_ONCE)]
-    return [row for part in parts for row in connection.execute(query.where(table.c.key.in_(part)))]
-
-
-def _dump_scores(record: Record, repeated: Any) -> bytes | None:
+def _dump_scores(record: Record, is_new: Any) -> bytes | None:
     """Return what the monitor watches, (1, n) or (2, n), of new rows that the model said something about (no NaN)."""
     if record.facts.calibration is None:
         return None
     scores = np.array([record.uncertainty] if record.facts.missed is None else [record.uncertainty, record.missed])
-    is_watched = (scores > -np.inf).all(axis=0)
-    return scores[:, is_watched if repeated is None else is_watched & ~repeated].astype("<f8").tobytes()
+    return scores[:, is_new & (scores > -np.inf).all(axis=0)].astype("<f8").tobytes()
 
 
 def _find_median(scores: Floats | None) -> float | None:
