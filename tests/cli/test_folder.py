@@ -84,6 +84,8 @@ def test_files_that_fail_are_named_and_change_the_exit_code(model, folder, tmp_p
         (["FOLDER/a.csv", "--workers", "2", "--on-error", "skip"], "with --workers and --on-error"),
         (["FOLDER", "--out", "OUT", "--engine", "spark"], "--engine"),
         (["FOLDER", "--out", "OUT", "--workers", "0"], "--workers"),
+        (["FOLDER", "--out", "OUT", "--coverage", "90"], "Expected --coverage above 0 and below 1"),
+        (["FOLDER", "--out", "OUT", "--address", "ray-head:6379"], "Add --engine ray"),
         (["FOLDER/nowhere/", "--out", "OUT"], "Expected a folder that can be used"),
         (["s3:///", "--out", "OUT"], "Expected a folder that can be used"),
     ],
@@ -93,6 +95,15 @@ def test_what_cannot_be_is_said_in_a_sentence(model, folder, tmp_path, words, me
     result = run(model, *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
+
+
+def test_a_graph_answers_folders_alone(folder, tmp_path):
+    result = run(tmp_path / "model.onnx", folder / "a.csv")
+    assert result.exit_code == 2
+    assert "Expected a folder with" in result.stderr
+    result = run(tmp_path / "model.onnx", folder, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "Expected a graph of onsphere export" in result.stderr
 
 
 def test_time_left_is_short():

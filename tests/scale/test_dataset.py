@@ -256,9 +256,12 @@ def test_folders_are_checked(model_path, source, tmp_path):
 def test_answers_inside_the_folder_of_the_files_are_no_files_to_assess(model_path, source):
     for _ in range(2):
         assert assess_dataset(model_path, source, source / "out", n_workers=1).files == 4
-    with pytest.raises(InvalidInputError, match="Expected another folder for the answers than that of the files"):
-        assess_dataset(model_path, source, source)
+    assert assess_dataset(model_path, source, source / "again", n_workers=1).files == 4
+    for out in (source, source / "year=2024"):
+        with pytest.raises(InvalidInputError, match="Expected another folder for the answers than one with files"):
+            assess_dataset(model_path, source, out)
     shutil.rmtree(source / "out")
+    shutil.rmtree(source / "again")
     assert assess_dataset(model_path, source, source.with_name("input"), n_workers=1).files == 4  # not inside "in"
 
 
@@ -501,3 +504,22 @@ def test_long_names_are_cut(model_path, tmp_path):
     source.mkdir()
     parquet.write_table(make_rows(5), source / f"{'é' * 120}.parquet")
     assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 5
+
+
+def test_a_link_to_a_file_that_is_gone_is_told(model_path, source, tmp_path):
+    (source / "gone.parquet").symlink_to(tmp_path / "nowhere.parquet")
+    found = assess_dataset(model_path, source, tmp_path / "out", n_workers=1, on_error="skip")
+    assert found.files == 4
+    assert "does not exist" in found.failures["gone.parquet"]
+
+
+def test_what_a_worker_was_writing_is_removed_if_a_run_is_stopped(model_path, source, tmp_path):
+    part = tmp_path / f"out/.a-{'0' * 16}.parquet.1-1.part"
+
+    def stop(n_rows, share):
+        part.write_bytes(b"half of the answers")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        assess_dataset(model_path, source, tmp_path / "out", n_workers=1, on_progress=stop)
+    assert not part.exists()

@@ -2,9 +2,12 @@ import operator
 import os
 import posixpath
 import re
+import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,17 +56,24 @@ def say_pid_and_sleep(job, place):
     Path(place, str(os.getpid())).touch()
     time.sleep(600)
 
+def sleep_elsewhere(job, place):
+    if os.environ["FIRST"] == str(os.getpid()):
+        time.sleep(0.01)
+    else:
+        say_pid_and_sleep(job, place)
+
 if __name__ == "__main__":
-    n_jobs = int(sys.argv[3])
-    for job, answer in run_jobs(globals()[sys.argv[1]], range(n_jobs), sys.argv[2], n_workers=2):
+    os.environ["FIRST"] = str(os.getpid())
+    options = {"engine": sys.argv[4], "n_workers": 2}
+    for job, answer in run_jobs(globals()[sys.argv[1]], range(int(sys.argv[3])), sys.argv[2], **options):
         print(job, answer)
 """
 
 
-def start(tmp_path, work, n_jobs):
+def start(tmp_path, work, n_jobs, engine="local"):
     (tmp_path / "run.py").write_text(SCRIPT)
     (tmp_path / "pids").mkdir()
-    command = [sys.executable, str(tmp_path / "run.py"), work, str(tmp_path / "pids"), str(n_jobs)]
+    command = [sys.executable, str(tmp_path / "run.py"), work, str(tmp_path / "pids"), str(n_jobs), engine]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -80,6 +90,21 @@ def test_a_worker_that_is_killed_is_an_error_that_names_its_job(tmp_path):
         list(run_jobs(operator.call, [os._exit], 7, n_workers=2))  # the first job is never one of this process
     _, said = start(tmp_path, "exit_elsewhere", 9).communicate()
     assert re.search(message.format(0), said)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_run_that_is_stopped_does_not_wait_for_the_files_of_others(tmp_path, monkeypatch, engine):
+    if engine == "ray":
+        pytest.importorskip("ray")
+        monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    process = start(tmp_path, "sleep_elsewhere", 100_000, engine)
+    while not list((tmp_path / "pids").iterdir()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)  # not the 600 seconds of a job
+    assert said.endswith("KeyboardInterrupt\n")
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path):
@@ -121,10 +146,24 @@ def test_a_new_cluster_is_on_this_machine_whatever_the_environment_says(monkeypa
     monkeypatch.setattr(ray, "init", lambda **options: seen.append(options["address"]))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    for address in (None, "ray-head:6379"):
-        with connect(address):
-            pass
-    assert seen == ["local", "ray-head:6379"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        for each in (None, address, f"ray://{address}", "auto"):
+            with connect(each):
+                pass
+    assert seen == ["local", address, f"ray://{address}", "auto"]
+    with (
+        pytest.raises(InvalidInputError, match=f"Expected a Ray cluster at {address}. Got: .*refused"),
+        connect(address),
+    ):
+        pass
+
+
+def test_ray_may_be_started_by_any_thread(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(engines._initialize, ray, None, 1).result()
 
 
 @pytest.mark.filterwarnings("default")
@@ -134,6 +173,7 @@ def test_a_new_cluster_works_alone_or_with_this_process_and_is_closed_in_the_end
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert dict(run_jobs(posixpath.join, "abc", "x", engine="ray", n_workers=1)) == {"a": "a/x", "b": "b/x", "c": "c/x"}
     assert not ray.is_initialized()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # not that of Ray
 
     def is_elsewhere(job, pid):
         while (

@@ -92,7 +92,10 @@ def test_the_index_of_pandas_is_no_feature(tmp_path):
         ({"head": None}, "'head'.*a FrozenHead"),
         ({"targets": None}, "'targets'"),
         ({"targets": []}, "'targets'"),
+        ({"targets": 3}, "'targets'"),
         ({"features": []}, "'features'"),
+        ({"features": "a"}, "'features'"),
+        ({"features": None, "targets": list(ROWS)}, "Expected columns beside"),
         ({"features": ["a", "y"]}, "more than one column named y"),
         ({"n_workers": 0}, "'n_workers' parameter of fit_head"),
     ],
@@ -113,6 +116,9 @@ def test_what_cannot_be_fitted_is_named_with_its_file(tmp_path):
     ROWS[:9].to_parquet(tmp_path / "1.parquet")
     ROWS[:9].assign(a=np.nan).to_parquet(tmp_path / "2.parquet")
     with pytest.raises(InvalidInputError, match=r"^2\.parquet: .*NaN"):
+        fit_head(head, tmp_path, "y", features=NAMES, n_workers=1)
+    ROWS[:9].assign(b=[*"12345678", "nine"]).to_parquet(tmp_path / "2.parquet")
+    with pytest.raises(InvalidInputError, match=r"^2\.parquet: Expected a number in the column b, row 8 .*'nine'"):
         fit_head(head, tmp_path, "y", features=NAMES, n_workers=1)
     ROWS[:9].assign(y=np.arange(9)).to_parquet(tmp_path / "2.parquet")
     with pytest.raises(InvalidInputError, match="Got numbers in some and classes in others"):

@@ -79,6 +79,5 @@ def test_another_cluster_than_that_of_the_process_is_refused(cluster, model_path
 
 def test_an_address_that_nobody_answers_is_named(model_path, files, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "1")
     with pytest.raises(InvalidInputError, match=r"Expected a Ray cluster at 127\.0\.0\.1:1"):
         assess_dataset(model_path, files, tmp_path / "out", engine="ray", address="127.0.0.1:1")

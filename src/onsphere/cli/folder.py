@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from onsphere._internal.validation import check_share
 from onsphere.cli.console import print_json, print_message, spin
 from onsphere.errors import InvalidInputError
 from onsphere.scale import assess_dataset
@@ -23,6 +24,8 @@ def predict_folder(model: Path, data: str, out: str | None, *, quiet: bool, as_j
     """Predict each row of each file of a folder, and say what became of it; the exit code is 1 if a file failed."""
     if out is None:
         raise InvalidInputError(f"Expected --out with the folder {data}. Got none. Add --out predictions/.")
+    if options["coverage"] is not None:
+        check_share("--coverage", options["coverage"])
     before: list[float] = []  # what former runs have done
     with spin("predict", hidden=quiet or as_json) as progress:
 

@@ -99,6 +99,11 @@ def predict(
         "--on-error": on_error != "stop",
     }
     _refuse(given, "a folder", f"the file {data}")
+    if model.suffix.lower() == ".onnx":
+        raise InvalidInputError(
+            f"Expected a folder with {model}, since graphs answer folders alone. Got the file {data}. Put it in a "
+            "folder, or use the .onsphere file."
+        )
     if out is not None:
         check_writable(out, model, data)
         check_suffix(Path(out))

@@ -18,7 +18,7 @@ from onsphere._internal.validation import check_option
 from onsphere.errors import InvalidInputError
 from onsphere.scale.assessor import Assessor
 from onsphere.scale.engines import check_engine, run_jobs
-from onsphere.scale.folders import Folder, StoredFile
+from onsphere.scale.folders import RECORDS, RUN, Folder, StoredFile
 from onsphere.scale.worker import Job, assess_file, keep_assessor, list_columns
 from onsphere.table.columns import check_has
 from onsphere.table.files import read_schema
@@ -26,10 +26,9 @@ from onsphere.table.files import read_schema
 __all__ = ["ON_ERROR", "DatasetSummary", "assess_dataset"]
 
 ON_ERROR = ("stop", "skip")
-_RECORDS = "_onsphere"  # readers of data sets pass over names that begin with _
 _LONGEST_STEM = 150  # bytes of the name of a file that its answers have too
 _RUN_AGAIN = "run this again to go on, or skip such files"
-_SUMMARY = f"{_RECORDS}/summary.json"
+_SUMMARY = f"{RECORDS}/summary.json"
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ def assess_dataset(
     assessor = Assessor(model, coverage=coverage, keep=keep)
     content = model.read_bytes()
     files = _list_inputs(inside, outside)
-    with _lock(outside):
-        outside.remove_leftovers()
+    with _lock(outside), _clean(outside):
         digest = f"{hashlib.sha256(content).hexdigest()}{model.suffix}"
         options = {"model": digest, "coverage": assessor.coverage, "keep": None if keep is None else list(keep)}
         _check_same_run(outside, options | {"source": str(inside).split("?")[0]})
@@ -130,7 +128,6 @@ def assess_dataset(
             else:
                 total.add(record)
             on_progress(total.n_rows, total.share)
-        outside.remove_leftovers()  # of nodes that were lost
         summary = total.summarize(failures)
         outside.write_record(_SUMMARY, asdict(summary))
     return summary
@@ -166,13 +163,14 @@ class _Totals:
 
 
 def _list_inputs(source: Folder, out: Folder) -> list[StoredFile]:
-    """List the files to assess; answers of a former run, in a folder inside that of the files, are none."""
+    """List the files to assess, none of which may lie in the folder for the answers."""
     place = out.find_path_in(source)
-    if place == "":
+    files = [] if place == "" else source.list_inputs()
+    if place == "" or (place and any(file.path.startswith(f"{place}/") for file in files)):
         raise InvalidInputError(
-            f"Expected another folder for the answers than that of the files. Got {out} for both. Choose a new folder."
+            f"Expected another folder for the answers than one with files to assess. Got {out}. Choose a new folder."
         )
-    return source.list_inputs(without=place)
+    return files
 
 
 @contextmanager
@@ -181,7 +179,7 @@ def _lock(out: Folder) -> Generator[None]:
     if not out.is_local:
         yield
         return
-    path = out.root / _RECORDS / "lock"
+    path = out.root / RECORDS / "lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
@@ -201,13 +199,23 @@ def _lock(out: Folder) -> Generator[None]:
         yield
 
 
+@contextmanager
+def _clean(out: Folder) -> Generator[None]:
+    """Remove what a process that was killed left behind, before the work and, of workers and lost nodes, after it."""
+    out.remove_leftovers()
+    try:
+        yield
+    finally:
+        out.remove_leftovers()
+
+
 def _check_same_run(out: Folder, options: dict[str, Any]) -> None:
-    former = out.read_record(f"{_RECORDS}/run.json")
+    former = out.read_record(RUN)
     if former is None:
-        out.write_record(f"{_RECORDS}/run.json", options)
+        out.write_record(RUN, options)
     elif former != options:
         names = " and ".join(name for name in options if former.get(name) != options[name])
-        how = f"begun with another {names}" if former else f"whose {_RECORDS}/run.json is damaged"
+        how = f"begun with another {names}" if former else f"whose {RUN} is damaged"
         raise InvalidInputError(
             f"Expected a folder that is empty, or was begun with the same source, model and options. Got {out}, {how}. "
             "Choose another folder."
@@ -273,7 +281,7 @@ def _make_job(
     words = f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode(errors="surrogateescape")
     digest, place = hashlib.sha256(words).hexdigest()[:16], PurePosixPath(file.path)
     stem = place.name.split(".")[0].encode(errors="surrogateescape")[:_LONGEST_STEM].decode(errors="ignore")
-    output, record = str(place.with_name(f"{stem}-{digest}.parquet")), f"{_RECORDS}/files/{digest}.json"
+    output, record = str(place.with_name(f"{stem}-{digest}.parquet")), f"{RECORDS}/files/{digest}.json"
     return Job(file, source, out, output, record, model, coverage, kept, tuple(absent))
 
 
@@ -286,7 +294,7 @@ def _find_done(out: Folder, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     sizes = {file.path: file.size for file in out.list_files()}
     by_digest = {path.rpartition("-")[2].removesuffix(".parquet"): path for path in sizes}
     done: dict[str, dict[str, Any]] = {}
-    for path, record in out.read_records(f"{_RECORDS}/files").items():
+    for path, record in out.read_records(f"{RECORDS}/files").items():
         job = by_record.get(path)
         if job and _is_whole(record) and sizes.get(job.output) == record["output_size"]:
             done[path] = record

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import signal
+import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from queue import SimpleQueue
-from threading import Event
 from typing import Any, Generic, TypeVar
 
 from onsphere._internal.processes import exit_with_parent
@@ -22,6 +26,7 @@ __all__ = ["check_engine", "connect", "run_jobs"]
 ENGINES = ("local", "ray")
 _WAITING = 2  # jobs for each worker that are handed out at once
 _RETRIES = 5  # of a job whose node was lost
+_SECONDS_TO_ANSWER = 5.0  # for a cluster that is there
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -119,6 +124,7 @@ def _run_locally(
     if n_workers == 1:
         yield from ((job, work(job, shared)) for job in left)
         return
+    others = set(active_children())
     with ProcessPoolExecutor(n_workers - 1, get_context("spawn"), _start_worker, (shared,)) as pool:
         team = _Team[Job, Answer](lambda job: pool.submit(_work_with_shared, work, job), left, n_workers - 1)
         try:
@@ -132,6 +138,10 @@ def _run_locally(
                 "below `if __name__ == '__main__':`, since workers import the script. Then run this again: what is "
                 "done is kept."
             ) from None
+        except KeyboardInterrupt:  # not only after their files, which may be long
+            for process in set(active_children()) - others:
+                process.terminate()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -153,8 +163,16 @@ def _run_on_new_cluster(
 ) -> Iterator[tuple[Job, Answer]]:
     """Share jobs with tasks on a new Ray cluster on this machine; this process works while that starts, and after."""
 
+    is_over = threading.Event()
+
     def work_here(job: Job) -> Answer:
         return work(job, shared)
+
+    def work_there(ray: Any, submit: Callable[[Job], Any], job: Job) -> Answer:
+        task = submit(job)
+        while not is_over.is_set() and not ray.wait([task], timeout=0.5)[0]:
+            pass
+        return ray.get(task, timeout=0)
 
     with ExitStack() as stack:
         with _work_meanwhile(work_here, left) as begun:
@@ -162,16 +180,20 @@ def _run_on_new_cluster(
             submit = _make_submit(ray, work, shared)
             pool = ThreadPoolExecutor(_WAITING * (n_workers - 1))
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-            team = _Team[Job, Answer](lambda job: pool.submit(lambda: ray.get(submit(job))), left, n_workers - 1)
+            team = _Team[Job, Answer](lambda job: pool.submit(work_there, ray, submit, job), left, n_workers - 1)
             team.hand_out()
         yield from begun
-        yield from team.run(work_here)
+        try:
+            yield from team.run(work_here)
+        except KeyboardInterrupt:  # not only after the files of the tasks, which may be long
+            is_over.set()
+            raise
 
 
 @contextmanager
 def _work_meanwhile(work: Callable[[Job], Answer], left: deque[Job]) -> Generator[list[tuple[Job, Answer]]]:
     """Do jobs in a thread until the block ends; yield the list that gets them with their answers."""
-    done, is_over = list[tuple[Job, Answer]](), Event()
+    done, is_over = list[tuple[Job, Answer]](), threading.Event()
 
     def go() -> None:
         with suppress(IndexError):  # none are left
@@ -247,10 +269,21 @@ def _import_ray() -> Any:
 
 def _initialize(ray: Any, address: str | None, n_cores: int | None) -> None:
     new = {} if address else {"num_cpus": n_cores, "include_dashboard": False}
+    on_end = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address or "local", log_to_driver=False, **new)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _check_answers(address)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **new)
+    except (OSError, RuntimeError, ValueError) as error:
         raise InvalidInputError(
-            f"Expected a Ray cluster at {address}. Got: {' '.join(str(error).split())[:200]}. Start one with "
-            "`ray start --head`, or leave the address out to use this machine."
+            f"Expected a Ray cluster at {address}. Got: {' '.join(str(error).split())[:200].rstrip('.')}. Start one "
+            "with `ray start --head`, or leave the address out to use this machine."
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_end)  # that of Ray ends the process with a trace of the stack
+
+
+def _check_answers(address: str | None) -> None:
+    """Check that somebody answers at a host and a port, since Ray would wait for minutes; leave other words to Ray."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address or "")
+    if found:
+        socket.create_connection((found[1], int(found[2])), _SECONDS_TO_ANSWER).close()

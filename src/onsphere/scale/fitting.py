@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -15,9 +16,10 @@ from sklearn.base import clone
 from onsphere._internal.validation import check_unique_names, parameter_error
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.models import FrozenHead
-from onsphere.scale.engines import check_engine, run_jobs
+from onsphere.scale.engines import check_engine, connect, run_jobs
 from onsphere.scale.folders import Folder, StoredFile
 from onsphere.scale.sketch import CalibrationSketch
+from onsphere.table.cells import read_features
 from onsphere.table.columns import Column, check_has
 from onsphere.table.files import read_batches, read_schema, to_frame
 
@@ -43,12 +45,17 @@ class _Part:
     def read_rows(self) -> Iterator[tuple[Any, Any]]:
         """Yield features and targets, some ten thousand rows at a time."""
         kind = "category" if self.is_class else "number"
-        columns = [Column(name, "number") for name in self.features] + [Column(name, kind) for name in self.targets]
+        features = [Column(name, "number") for name in self.features]
+        columns, n_rows = [*features, *(Column(name, kind) for name in self.targets)], 0
         with self.source.open_copy(self.file.path) as path:
             for table in read_batches(path, columns, allow_empty=True):
                 frame = to_frame(table)
-                is_one = len(self.targets) == 1
-                yield frame[self.features], frame[self.targets[0]].to_numpy() if is_one else frame[self.targets]
+                read = frame[self.features]
+                if any(each.kind not in "iuf" for each in read.dtypes):
+                    read.index += n_rows
+                    read = read_features(read, features)  # which names the row and the column that hold no number
+                n_rows += len(frame)
+                yield read, frame[self.targets[0]].to_numpy() if len(self.targets) == 1 else frame[self.targets]
 
 
 def fit_head(
@@ -108,16 +115,17 @@ def fit_head(
             f"Expected a FrozenHead without a calibration of its own. Got calibration={head.calibration!r}. Leave it "
             "out, and call calibrate_dataset on other files."
         )
-    run = partial(_run, engine=engine, n_workers=n_workers, address=address)
     fitted: Any = clone(head)
     fitted._check_rows(_make_zeros(parts[0].features, n_rows=2), fitting=True)  # which fixes the names of the columns
-    surveys = [survey for survey in run(_survey_file, parts, (fitted, fitted._draw_seed())) if survey is not None]
-    if not surveys:
-        raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
-    one, several = np.empty(0), _make_zeros(parts[0].targets, n_rows=0)  # which say what the outputs are called
-    fitted._begin_from(reduce(operator.add, surveys), one if len(parts[0].targets) == 1 else several)
-    for found in run(_sum_file, parts, FrozenHead.like(fitted)):
-        fitted.merge(found)
+    with connect(address, n_cores=n_workers) if engine == "ray" else nullcontext():  # once for both readings
+        run = partial(_run, engine=engine, n_workers=n_workers, address=None)
+        surveys = [survey for survey in run(_survey_file, parts, (fitted, fitted._draw_seed())) if survey is not None]
+        if not surveys:
+            raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
+        one, several = np.empty(0), _make_zeros(parts[0].targets, n_rows=0)  # which say what the outputs are called
+        fitted._begin_from(reduce(operator.add, surveys), one if len(parts[0].targets) == 1 else several)
+        for found in run(_sum_file, parts, FrozenHead.like(fitted)):
+            fitted.merge(found)
     fitted._solve()
     return fitted
 
@@ -168,20 +176,26 @@ def _list_parts(
     owner: str, source: str | Path, targets: Any, features: Sequence[str] | None, *, is_class: bool
 ) -> list[_Part]:
     folder = Folder(source)
-    wanted: list[str] = [targets] if isinstance(targets, str) else list(targets or ())
-    if not wanted:
-        raise parameter_error(owner, "targets", "the name of a column, or a list of names", targets)
+    wanted = [targets] if isinstance(targets, str) else _list_names(owner, "targets", targets)
+    given = None if features is None else _list_names(owner, "features", features)
     files = folder.list_inputs()
     with folder.open_copy(files[0].path) as path:
         schema = read_schema(path)
     names, index = schema.names, (schema.pandas_metadata or {}).get("index_columns", [])
     others = [name for name in names if name not in wanted and name not in index]
-    chosen = others if features is None else list(features)
+    chosen = others if given is None else given
     if not chosen:
-        raise parameter_error(owner, "features", "a list with the name of a column", features)
+        raise InvalidInputError(f"Expected columns beside {', '.join(wanted)} in {files[0].path}. Got none.")
     check_unique_names("features and targets", [*chosen, *wanted])
     check_has(files[0].path, names, [*chosen, *wanted])
     return [_Part(file, folder, chosen, wanted, is_class) for file in files]
+
+
+def _list_names(owner: str, parameter: str, names: Any) -> list[str]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or not names or not all(isinstance(name, str) for name in names):
+        raise parameter_error(owner, parameter, "a list of names of columns", names)
+    return list(names)
 
 
 def _make_zeros(names: Sequence[str], *, n_rows: int) -> Any:

@@ -17,8 +17,10 @@ from onsphere._internal.atomic_files import write_atomically
 from onsphere.errors import InvalidInputError
 from onsphere.table.files import SUFFIXES
 
-__all__ = ["Folder", "StoredFile"]
+__all__ = ["RECORDS", "RUN", "Folder", "StoredFile"]
 
+RECORDS = "_onsphere"  # the folder, inside that of the answers, with what a run knows of them
+RUN = f"{RECORDS}/run.json"
 _COMPRESSED = (".gz", ".zip")
 # The files that a run writes to, before they get the names that end before the two numbers.
 _LEFTOVER = re.compile(r"\.(.*-[0-9a-f]{16}\.parquet|([0-9a-f]{16}|run|summary)\.json)\.\d+-\d+\.part")
@@ -45,6 +47,11 @@ class StoredFile:
         """The format that its ending names: csv, parquet or arrow; None for what is no table."""
         name = Path(self.path.lower())
         return SUFFIXES.get(Path(name.stem).suffix if name.suffix in _COMPRESSED else name.suffix)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is to be read: readers of data sets pass over names that begin with _ or a dot."""
+        return self.format is not None and not any(part.startswith(("_", ".")) for part in self.path.split("/"))
 
 
 class Folder:
@@ -90,12 +97,13 @@ class Folder:
 
     def list_files(self) -> list[StoredFile]:
         """List the tables in the folder and the folders in it, by name, without those that begin with _ or a dot."""
-        found = [file for file in self._list("") if file.format is not None]
-        return [file for file in found if not any(part.startswith(("_", ".")) for part in file.path.split("/"))]
+        return [file for file in self._list("") if file.is_table]
 
-    def list_inputs(self, *, without: str | None = None) -> list[StoredFile]:
-        """List the tables but those in one folder; there must be some."""
-        found = [file for file in self.list_files() if without is None or not file.path.startswith(f"{without}/")]
+    def list_inputs(self) -> list[StoredFile]:
+        """List the tables but those in folders with the answers of a run; there must be some."""
+        files = self._list("")
+        answers = tuple(file.path.removesuffix(RUN) for file in files if file.path.endswith(f"/{RUN}"))
+        found = [file for file in files if file.is_table and not file.path.startswith(answers)]
         if not found:
             raise InvalidInputError(f"Expected a folder with tables (CSV, Parquet or Arrow). Got {self}, without any.")
         return found
@@ -180,7 +188,7 @@ class Folder:
         if self.is_local:
             with self._explain_errors():
                 paths = [] if folder and not (self.root / folder).exists() else sorted(_walk(self.root / folder))
-                found = [(str(path.relative_to(root)), path.stat()) for path in paths]
+                found = [(str(path.relative_to(root)), path.stat(follow_symlinks=path.exists())) for path in paths]
                 return [StoredFile(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
         selector = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=bool(folder))
         with self._explain_errors():
@@ -209,12 +217,15 @@ class Folder:
 
 
 def _walk(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield the files in a folder and in those below it; links lead to other folders, but not to one above."""
+    """Yield the files in a folder and in those below it; links lead to other folders, but not to one above.
+
+    Links to nothing are files too, which are then told to be missing.
+    """
     real = os.path.realpath(folder)
     if real in above:
         return
     for path in folder.iterdir():
         if path.is_dir():
             yield from _walk(path, (*above, real))
-        elif path.is_file():
+        elif path.is_file() or not path.exists():
             yield path

@@ -181,9 +181,9 @@ def _explain_errors(path: Path) -> Generator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeError, csv.Error, zlib.error) as error:
-        message = " ".join(str(error).split())
+        message = " ".join(str(error).split())[:300].rstrip(".")
         raise InvalidInputError(
-            f"Expected a table in CSV, Parquet or Arrow. Got {path}, which cannot be read: {message[:300]}. Check that "
+            f"Expected a table in CSV, Parquet or Arrow. Got {path}, which cannot be read: {message}. Check that "
             "the file is complete, and for CSV that the delimiter is right and every row has all columns."
         ) from None
 
