@@ -64,7 +64,8 @@ FRAMES = ("target", "error", "input")
 
 # The share of training rows on which the total counts on the model alone. Beyond its data a model of trees repeats its
 # leaves and errs by no more than the target varies; any other model may err by much more, so doubt begins earlier.
-_ONSET_TREES, _ONSET_OTHERS = 0.97, 0.87
+# Of a fitted model the frame knows a few other rows alone: what is rare among these may have been common in training.
+_ONSET_TREES, _ONSET_FITTED_TREES, _ONSET_OTHERS = 0.97, 0.995, 0.87
 
 # Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
 # one more fit. Of few rows, half are too few to learn as much as all do; of very many, the errors of half are enough.
@@ -202,7 +203,9 @@ def fit_novelty(
     A row without weight is not there; others count once. Shortfalls of rows that are not to be `measured` are NaN.
     """
     takes_missing = get_input_tags(owner.estimator)[0]
-    onset_share = _ONSET_TREES if predicts_by_leaves(owner.estimator_) else _ONSET_OTHERS
+    onset_share = _ONSET_OTHERS
+    if predicts_by_leaves(owner.estimator_):
+        onset_share = _ONSET_TREES if get_fitted(owner.estimator_) is None else _ONSET_FITTED_TREES
     counted = np.ones(len(numbers), dtype=bool) if weights is None else weights > 0
     relevance = find_relevance(numbers[counted], columns[counted], random_state=0) if numbers.shape[1] > 1 else None
     frame, left_out = fit_input_frame(

@@ -68,7 +68,7 @@ class InputFrame:
     ordinary : float
         The shortfall that 98 % of the training rows stay below, each reconstructed without itself; novelty begins here.
     onset : float
-        The shortfall above which the total relies less on the model: at most that of an ordinary row.
+        The shortfall above which the total relies less on the model.
     """
 
     center: Floats
