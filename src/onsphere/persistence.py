@@ -73,6 +73,9 @@ _PARTS = {
     "torch.optim.sgd.SGD",
 }
 
+# How the description of a skops file names the type of an object.
+_TYPE = re.compile(r'"__class__": "([^"]+)",\s+"__module__": "([^"]+)"')
+
 _LARGEST_MANIFEST = 2**24
 # How far a part may unpack: forests shrink to a third or less, and nothing that shrinks much further is a model.
 _LARGEST_RATIO = 100
@@ -153,16 +156,9 @@ def load_with_manifest(
         if manifest["format"] == 1:
             content = rename_types(content)
         _check_libraries(path, manifest)
-        found = set(skops.get_untrusted_types(data=content))
-        unknown = sorted(set(_list_unknown(found)) - set(trusted))
-        if unknown:
-            raise InvalidInputError(
-                f"Expected a model of types that onsphere trusts. Got {', '.join(unknown)} in {path}. If you trust who "
-                f"made the file, load(path, trusted={unknown!r})."
-            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other versions; ours says so in one sentence
-            model = unpack_trees(skops.loads(content, trusted=sorted(found)))
+            model = unpack_trees(_load_trusted(skops, path, content, trusted))
         check_trees(model)
         if manifest["format"] == 1:
             rename_settings(model)
@@ -183,12 +179,25 @@ def load_with_manifest(
     has_frames = type(vars(model).get("_frames")).__name__ in ("NoneType", "Frames")
     if not (isinstance(model.calibration_, Calibration | None) and has_frames) or model.estimator_ is None:
         raise _make_damage_error(path, "its model was not fitted by onsphere")
-    own = make_manifest(model, None)
-    other = [name for name in ("model", "n_features", "columns", "classes") if manifest[name] != own[name]]
+    other = [name for name, value in _identify(model).items() if manifest[name] != value]
     if other:
         raise _make_damage_error(path, f"its manifest is about another model, by its {', '.join(other)}")
     _warn_about_versions(manifest)
     return model, manifest
+
+
+def _load_trusted(skops: Any, path: str | Path, content: bytes, trusted: Sequence[str]) -> Any:
+    """Return what skops holds, which checks before it creates any object that all types are trusted."""
+    named = {f"{module}.{name}" for name, module in _TYPE.findall(_read_schema(content))}
+    known = sorted(_PARTS.union(trusted, named.difference(_list_unknown(named))))
+    try:
+        return skops.loads(content, trusted=known)
+    except skops.exceptions.UntrustedTypesFoundException:
+        unknown = sorted(set(skops.get_untrusted_types(data=content)).difference(known))
+    raise InvalidInputError(
+        f"Expected a model of types that onsphere trusts. Got {', '.join(unknown)} in {path}. If you trust who made "
+        f"the file, load(path, trusted={unknown!r})."
+    )
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
@@ -318,8 +327,7 @@ def _warn_about_unknown(found: Iterable[str]) -> None:
 
 def _find_needs(content: bytes) -> dict[str, str]:
     """Return the libraries that a model needs beside those that onsphere always has, with their versions."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        schema = archive.read("schema.json").decode()
+    schema = _read_schema(content)
     modules = {name.partition(".")[0] for name in re.findall(r'"__module__": "([^"]+)"', schema)}
     if '"__class__": "OnnxModel"' in schema:
         modules.add("onnxruntime")
@@ -327,6 +335,12 @@ def _find_needs(content: bytes) -> dict[str, str]:
     found = packages_distributions() if needed else {}
     # What comes after "+" says how a package was built, and no index has it.
     return {library: version(found[library][0]).partition("+")[0] for library in needed if library in found}
+
+
+def _read_schema(content: bytes) -> str:
+    """Return the description of a skops file, in JSON."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return archive.read("schema.json").decode()
 
 
 def _check_libraries(path: str | Path, manifest: dict[str, Any]) -> None:
@@ -374,18 +388,14 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
     """Describe a model in plain values, so that it need not be loaded to be understood."""
     calibration, rule = getattr(model, "calibration_", None), getattr(model, "_rule", None)
     novelty_rule = getattr(model, "_novelty_rule", None)
-    names = getattr(model, "feature_names_in_", None)
-    spread, labels = getattr(model, "spread_", None), getattr(model, "classes_", None)
+    spread = getattr(model, "spread_", None)
     return {
         "format": FORMAT,
         "onsphere": _find_version("onsphere"),
         "libraries": _list_versions(),
-        "model": type(model).__name__,
+        **_identify(model),
         "parameters": {name: repr(value) for name, value in model.get_params(deep=False).items()},
-        "n_features": getattr(model, "n_features_in_", None),
-        "columns": None if names is None else [str(name) for name in names],
         "target_spread": None if spread is None else np.asarray(spread).tolist(),
-        "classes": None if labels is None else np.asarray(labels).tolist(),
         "calibration_rows": None if calibration is None else len(calibration),
         "calibrated_by": get_calibration_method(model),
         # A rule that accepts everything has an infinite one, which JSON cannot hold.
@@ -398,6 +408,17 @@ def make_manifest(model: Any, summary: dict[str, Any] | None) -> dict[str, Any]:
         "effective_rows": None if calibration is None else calibration.effective_size,
         "labels_taken_in": None if calibration is None or calibration.online is None else calibration.online.n_labels,
         "summary": summary or {},
+    }
+
+
+def _identify(model: Any) -> dict[str, Any]:
+    """Return what tells a model from others."""
+    names, labels = getattr(model, "feature_names_in_", None), getattr(model, "classes_", None)
+    return {
+        "model": type(model).__name__,
+        "n_features": getattr(model, "n_features_in_", None),
+        "columns": None if names is None else [str(name) for name in names],
+        "classes": None if labels is None else np.asarray(labels).tolist(),
     }
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Ridge
 
 from onsphere import (
@@ -160,3 +161,13 @@ def test_doubt_begins_earlier_for_models_that_extrapolate(diabetes):
     forest, line = (HCMRegressor(backbone).fit(X, y)._frames.input for backbone in (small_forest(), Ridge()))
     assert line.onset < forest.onset < forest.ordinary
     assert line.ordinary == pytest.approx(forest.ordinary)
+
+
+def test_doubt_begins_later_for_fitted_trees_whose_training_rows_are_not_known():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3))
+    y = X[:, 0] + rng.normal(size=600)
+    boosted = HistGradientBoostingRegressor(max_iter=20).fit(X[:300], y[:300])
+    kept = HCMRegressor(FrozenEstimator(boosted)).fit(X[300:], y[300:])._frames.input
+    fresh = HCMRegressor(HistGradientBoostingRegressor(max_iter=20)).fit(X[300:], y[300:])._frames.input
+    assert fresh.onset < kept.ordinary == fresh.ordinary < kept.onset

@@ -75,6 +75,16 @@ def test_more_rows_than_candidates_and_blocks_are_measured_alike(monkeypatch):
     np.testing.assert_allclose(whole.measure(rows), blocks.measure(rows))
 
 
+def test_only_rows_that_are_needed_are_measured_and_tell_what_is_ordinary():
+    rows = np.random.default_rng(0).normal(size=(600, 3))
+    measured = np.arange(600) % 2 == 0
+    (whole, of_all), (frame, some) = fit_input_frame(rows), fit_input_frame(rows, measured=measured)
+    np.testing.assert_array_equal(some[measured], of_all[measured])
+    assert np.isnan(some[~measured]).all()
+    np.testing.assert_array_equal(frame.landmarks, whole.landmarks)
+    assert frame.ordinary == np.quantile(of_all[measured], 0.98)
+
+
 def test_a_constant_column_that_changes_is_novel_and_one_that_does_not_hardly_matters():
     rows = draw(0, 300)
     plain, _ = fit_input_frame(rows)

@@ -90,14 +90,15 @@ def check_trees(model: Any) -> None:
         if hasattr(tree, "nodes"):  # histogram gradient boosting
             nodes = tree.nodes
             inner = nodes["is_leaf"] == 0
-            children, features = (nodes["left"][inner], nodes["right"][inner]), nodes["feature_idx"][inner]
+            left, right, features = nodes["left"][inner], nodes["right"][inner], nodes["feature_idx"][inner]
             _check_bitsets(tree, nodes[inner & (nodes["is_categorical"] != 0)]["bitset_idx"])
         else:
-            inner = np.asarray(tree.children_left) >= 0
-            children, features = (tree.children_left[inner], tree.children_right[inner]), tree.feature[inner]
-        parents = np.flatnonzero(inner)
-        inside = all(bool(np.all((child > parents) & (child < len(inner)))) for child in children)
-        if not (inside and bool(np.all((features >= 0) & (features < n_features)))):
+            left = np.asarray(tree.children_left)
+            inner = left >= 0
+            left, right, features = left[inner], tree.children_right[inner], tree.feature[inner]
+        is_after = (np.minimum(left, right) > np.flatnonzero(inner)).all()
+        is_inside = (np.maximum(left, right) < len(inner)).all()
+        if not (is_after and is_inside and ((features >= 0) & (features < n_features)).all()):
             raise InvalidInputError(_OUTSIDE)
 
 
@@ -109,6 +110,9 @@ def _check_bitsets(tree: Any, places: Any) -> None:
     for bitsets in (tree.binned_left_cat_bitsets, tree.raw_left_cat_bitsets):
         if len(places) and not (np.shape(bitsets)[1:] == (8,) and int(places.max()) < len(bitsets)):
             raise InvalidInputError(_OUTSIDE)
+
+
+_PLAIN = {bool, bytes, float, int, str, type(None)}
 
 
 def _iterate_trees(part: Any, n_features: float, seen: set[int]) -> Iterator[tuple[Any, float]]:
@@ -129,4 +133,5 @@ def _iterate_trees(part: Any, n_features: float, seen: set[int]) -> Iterator[tup
         hands_on = any(hasattr(part, name) for name in ("estimators_", "tree_", "_predictors"))
         n_features = min(n_features, getattr(part, "n_features_in_", math.inf)) if hands_on else math.inf
     for each in parts:
-        yield from _iterate_trees(each, n_features, seen)
+        if type(each) not in _PLAIN:  # most attributes, in trees above all
+            yield from _iterate_trees(each, n_features, seen)

@@ -64,11 +64,16 @@ FRAMES = ("target", "error", "input")
 
 # The share of training rows on which the total counts on the model alone. Beyond its data a model of trees repeats its
 # leaves and errs by no more than the target varies; any other model may err by much more, so doubt begins earlier.
-_ONSET_TREES, _ONSET_OTHERS = 0.97, 0.87
+# Of a fitted model the frame knows a few other rows alone: what is rare among these may have been common in training.
+_ONSET_TREES, _ONSET_FITTED_TREES, _ONSET_OTHERS = 0.97, 0.995, 0.87
 
 # Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
 # one more fit. Of few rows, half are too few to learn as much as all do; of very many, the errors of half are enough.
 _N_FOLDS_OF_MANY, _MANY_ROWS, _VERY_MANY_ROWS = 2, 1_000, 5_000
+
+
+# Rows that tell the shape of errors, if it is the same for all rows: about so many, or up to twice as many.
+_N_SHAPE_ROWS = 1_000
 
 
 class Measured(NamedTuple):
@@ -185,17 +190,30 @@ def find_numbers(owner: Any, backbone: Any, rows: Any, *, lost: str = "neither n
     return None
 
 
-def fit_novelty(owner: Any, numbers: Floats, columns: Floats, weights: Floats | None) -> tuple[InputFrame, Floats]:
+def fit_novelty(
+    owner: Any,
+    numbers: Floats,
+    columns: Floats,
+    weights: Floats | None,
+    *,
+    measured: NDArray[np.bool_] | None = None,
+) -> tuple[InputFrame, Floats]:
     """Fit the input frame on the columns that tell something of the target; return it and the shortfalls left out.
 
-    A row without weight is not there; others count once.
+    A row without weight is not there; others count once. Shortfalls of rows that are not to be `measured` are NaN.
     """
     takes_missing = get_input_tags(owner.estimator)[0]
-    onset_share = _ONSET_TREES if predicts_by_leaves(owner.estimator_) else _ONSET_OTHERS
+    onset_share = _ONSET_OTHERS
+    if predicts_by_leaves(owner.estimator_):
+        onset_share = _ONSET_TREES if get_fitted(owner.estimator_) is None else _ONSET_FITTED_TREES
     counted = np.ones(len(numbers), dtype=bool) if weights is None else weights > 0
     relevance = find_relevance(numbers[counted], columns[counted], random_state=0) if numbers.shape[1] > 1 else None
     frame, left_out = fit_input_frame(
-        numbers[counted], relevance=relevance, takes_missing=takes_missing, onset_share=onset_share
+        numbers[counted],
+        relevance=relevance,
+        takes_missing=takes_missing,
+        onset_share=onset_share,
+        measured=None if measured is None else measured[counted],
     )
     if not counted.all():
         left_out = np.where(counted, left_out[np.cumsum(counted) - 1], frame.measure(numbers))
@@ -284,13 +302,17 @@ def fit_frames(
     if found is None and has_target:
         return None
     numbers, input_frame, missed, error_frame, left_out = None, None, None, None, None
+    counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
+    needs_noise = "error" in asked and (counted.sum() >= N_ROWS_NEEDED or not has_target)
+    if needs_noise:
+        left_out = _predict_unseen(model, rows, target, learned, weights, counted)
     if found is not None:
         numbers = found.table
         if "input" in asked:
-            input_frame, missed = fit_novelty(model, numbers, columns, weights)
-    counted = np.ones(len(target), dtype=bool) if weights is None else weights > 0
-    if "error" in asked and (counted.sum() >= N_ROWS_NEEDED or not has_target):
-        error_frame, left_out = _learn_noise(model, rows, target, learned, weights, numbers, missed, counted)
+            measured = None if left_out is None else ~np.isnan(left_out.value[:, 0])
+            input_frame, missed = fit_novelty(model, numbers, columns, weights, measured=measured)
+    if needs_noise:
+        error_frame = _learn_noise(model, target, left_out, numbers, missed, counted)
     if found is None:
         return Frames(None, None, error_frame)
     frames = Frames(found.n_steps, input_frame, error_frame, found.encoder)
@@ -314,6 +336,10 @@ def _fit_shape(
     model: Any, frames: Frames, numbers: Floats, left_out: LeftOut, target: Floats, missed: Floats | None
 ) -> Any:
     """Learn the shape of the errors of left-out rows."""
+    if model.domain_ is None and _get_asked_shape(model) == "pooled":  # some rows tell as much of a common shape
+        some = slice(None, None, -(-len(target) // _N_SHAPE_ROWS))
+        numbers, left_out, target = numbers[some], left_out.take(some), target[some]
+        missed = None if missed is None else missed[some]
     value, sigma = left_out
     measured: Any = frames.measure(numbers, value, sigma, center=model._center, spread=model.spread_, missed=missed)
     total = pick_width(model._usual_width, value, measured.sigma, measured.noise, model)
@@ -328,30 +354,31 @@ def _fit_shape(
     return fit_shape(inputs, residuals, value, total, shape=asked)
 
 
+def _predict_unseen(
+    model: Any, rows: Any, target: Floats, learned: Floats, weights: Floats | None, counted: NDArray[np.bool_]
+) -> LeftOut | None:
+    """Return what is predicted for rows by backbones that have not seen them; None, with a warning, if none can be."""
+    if get_fitted(model.estimator_) is None:
+        return model._fitting.left_out or _leave_out(model, rows, learned, weights)
+    value = predict_columns(model, model.estimator_, rows, model._n_columns)
+    error = (target - value)[counted]
+    model._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
+    model._has_known_rows = warn_about_known_targets(error, model.spread_, stacklevel=5)
+    return LeftOut(value, None)
+
+
 def _learn_noise(
     model: Any,
-    rows: Any,
     target: Floats,
-    learned: Floats,
-    weights: Floats | None,
+    left_out: LeftOut | None,
     numbers: Floats | None,
     missed: Floats | None,
     counted: NDArray[np.bool_],
-) -> tuple[ErrorFrame | None, LeftOut | None]:
-    """Fit the error frame, and return it with what was predicted for left-out rows.
-
-    Both are None, with a warning, if there is a target frame and rows cannot be left out.
-    """
+) -> ErrorFrame | None:
+    """Fit the error frame; None if there is a target frame and no row was left out."""
     has_target, learns = model._layout is not None, counted.sum() >= N_ROWS_NEEDED
-    if get_fitted(model.estimator_) is not None:
-        left_out = LeftOut(predict_columns(model, model.estimator_, rows, model._n_columns), None)
-        error = (target - left_out.value)[counted]
-        model._errors_at_fit = len(error), float(np.median(root_mean_square(error)))
-        model._has_known_rows = warn_about_known_targets(error, model.spread_, stacklevel=5)
-    else:
-        left_out = model._fitting.left_out or _leave_out(model, rows, learned, weights)
     if left_out is None and has_target:
-        return None, None
+        return None
     if left_out is None:
         left_out, learns = LeftOut(np.broadcast_to(model._center, target.shape), None), False
     counted = counted & ~np.isnan(left_out.value[:, 0])
@@ -370,7 +397,7 @@ def _learn_noise(
     )
     if not has_target and learns:
         model._floor = find_floor(target[counted] - value, model.spread_)
-    return frame, left_out
+    return frame
 
 
 def _leave_out(model: Any, rows: Any, learned: Floats, weights: Floats | None) -> LeftOut | None:

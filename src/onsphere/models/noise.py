@@ -45,9 +45,9 @@ _N_FOLDS = 5
 # With more columns than this, features tell trees less than the prediction and its sigma do.
 _MOST_COLUMNS = 100
 
-# Rows that a tree sees at most, without a target frame, and the number of trees if there are more: there, the error
-# frame is most of the cost.
-_N_TREE_ROWS, _N_TREES_OF_MANY = 4_000, 20
+# Rows that a tree sees at most, without a target frame, and if there are more, the number of trees and the rows that a
+# node needs to be split: there, the error frame is most of the cost.
+_N_TREE_ROWS, _N_TREES_OF_MANY, _SPLIT_OF_MANY = 4_000, 20, 40
 
 # The share of rows that may be in no leaf with others.
 _MOST_SEEN = 0.1
@@ -210,7 +210,8 @@ def fit_error_frame(
     leaf = _SMALL_LEAF if sigma is None and len(error) < _VERY_FEW_ROWS else _LEAF
     trees = ExtraTreesRegressor(50 if mixes else 100, min_samples_leaf=leaf, random_state=random_state)
     if sigma is None and len(error) > _N_TREE_ROWS:
-        trees.set_params(n_estimators=_N_TREES_OF_MANY, bootstrap=True, max_samples=_N_TREE_ROWS)
+        trees.set_params(n_estimators=_N_TREES_OF_MANY, min_samples_split=_SPLIT_OF_MANY)
+        trees.set_params(bootstrap=True, max_samples=_N_TREE_ROWS)
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
     if sigma is None:  # errors of both signs alike: what a model is off by on average is a part of its noise

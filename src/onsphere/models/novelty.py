@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
 
 from onsphere._internal.row_hashes import hash_numbers
 from onsphere._internal.validation import Floats
@@ -41,7 +42,7 @@ _FARTHEST = 1e8
 # What tells relevant columns from others: trees, rows they see at most, and shuffled columns to compare with. Of many
 # rows, fewer trees that look at half of the columns, and have larger leaves, tell as much.
 _N_TREES, _LEAF, _N_TREE_ROWS, _N_SHUFFLED = 50, 5, 2_000, 50
-_N_TREES_OF_MANY, _LEAF_OF_MANY, _MANY_ROWS = 20, 20, 1_000
+_N_TREES_OF_MANY, _LEAF_OF_MANY, _MANY_ROWS = 12, 20, 1_000
 
 # The most that one irrelevant column weighs beside a relevant one. All of them together weigh no more than one: too
 # little to hide the others, and enough to show a cell that is far out.
@@ -67,7 +68,7 @@ class InputFrame:
     ordinary : float
         The shortfall that 98 % of the training rows stay below, each reconstructed without itself; novelty begins here.
     onset : float
-        The shortfall above which the total relies less on the model: at most that of an ordinary row.
+        The shortfall above which the total relies less on the model.
     """
 
     center: Floats
@@ -115,6 +116,7 @@ def fit_input_frame(
     standardize: bool = True,
     n_landmarks: int = N_LANDMARKS,
     onset_share: float = _ORDINARY_SHARE,
+    measured: NDArray[np.bool_] | None = None,
 ) -> tuple[InputFrame, Floats]:
     """Choose landmarks among the rows, and return the frame and the shortfall of each row without itself, (n,).
 
@@ -133,6 +135,8 @@ def fit_input_frame(
         The most to choose.
     onset_share : float, default 0.98
         The share of the rows that stay below the onset.
+    measured : bool array of shape (n,), optional
+        The rows whose shortfall is needed, from which both levels follow; NaN for the others. By default all.
 
     Examples
     --------
@@ -154,10 +158,13 @@ def fit_input_frame(
     chosen = kernel.choose_landmarks(places, bandwidth, n_landmarks=n_landmarks)
     whitener = kernel.whiten(places[chosen], bandwidth, ridge=RIDGE)
     frame = InputFrame(center, scale, takes_missing, places[chosen], whitener, bandwidth, 0.0, 0.0)
-    left_out = frame.measure(rows)
+    wanted = np.ones(len(rows), dtype=bool) if measured is None else measured
+    left_out = np.full(len(rows), np.nan)
     left_out[drawn[chosen]] = kernel.leave_one_out(whitener, ridge=RIDGE)
+    others = wanted & np.isnan(left_out)
+    left_out[others], left_out[~wanted] = frame.measure(rows[others]), np.nan
     # A shortfall of 1 stays extraordinary, even where there are few rows and all are unlike each other.
-    ordinary, onset = np.minimum(np.quantile(left_out, [_ORDINARY_SHARE, onset_share]), 0.99).tolist()
+    ordinary, onset = np.minimum(np.quantile(left_out[wanted], [_ORDINARY_SHARE, onset_share]), 0.99).tolist()
     return replace(frame, ordinary=ordinary, onset=onset), left_out
 
 
