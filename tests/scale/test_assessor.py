@@ -187,5 +187,5 @@ def test_a_graph_of_a_model_without_a_table_is_refused(tmp_path):
     X = rng.normal(size=(40, 2))
     model = HCMRegressor(frames="target").fit(X[:20], X[:20, 0]).calibrate(X[20:], X[20:, 0])
     export_onnx(model, tmp_path / "plain.onnx", X=X)
-    with pytest.raises(InvalidInputError, match="Expected a graph of a model that was fitted on a table"):
+    with pytest.raises(InvalidInputError, match="Expected a model that was fitted on a table"):
         Assessor(tmp_path / "plain.onnx")

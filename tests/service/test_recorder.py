@@ -1,7 +1,6 @@
 """The thread that writes records."""
 
 import threading
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -28,10 +27,11 @@ def start(open_store):
 
 
 def write(recorder, *records):
-    """The results of records, once they are known."""
-    future = Future()
-    recorder.record(list(records), future.set_result)
-    return future.result(timeout=20)
+    """The results of records, once they are known; False where they cannot be written."""
+    try:
+        return recorder.do(list(records)).result(timeout=20)
+    except StoreError:
+        return [False] * len(records)
 
 
 def test_waiting_records_share_a_transaction(tmp_path, facts, helpers, start):
@@ -42,7 +42,7 @@ def test_waiting_records_share_a_transaction(tmp_path, facts, helpers, start):
         recorder._store.write = lambda records: (written.append(len(records)), plain(records))[1]
         recorder.trouble = None  # so that all wait when it starts
         for _ in range(300):
-            recorder.record([helpers.record(facts, 0.1)], results.extend)
+            recorder.do([helpers.record(facts, 0.1)]).add_done_callback(lambda done: results.extend(done.result()))
 
     recorder = start(f"sqlite:///{tmp_path / 's.sqlite'}", before=hand_over)
     helpers.until(lambda: len(results) == 300)
@@ -55,7 +55,7 @@ def test_records_handed_over_before_the_stop_are_written(tmp_path, facts, helper
     url, results = f"sqlite:///{tmp_path / 's.sqlite'}", []
     recorder = start(url)
     for _ in range(5):
-        recorder.record([helpers.record(facts, 0.1)], results.extend)
+        recorder.do([helpers.record(facts, 0.1)]).add_done_callback(lambda done: results.extend(done.result()))
     recorder.stop()
     assert results == [True] * 5
     assert helpers.query(url, "SELECT COUNT(*) FROM onsphere_assessments") == [(5,)]
@@ -77,7 +77,7 @@ def test_records_beyond_the_queue_fail(tmp_path, facts, open_store, helpers):
     recorder = Recorder(open_store(f"sqlite:///{tmp_path / 's.sqlite'}"), seconds=2.0, limit=0.01)
     recorder.trouble = None  # the thread is not started, so that nothing is taken out
     for _ in range(2_000):
-        recorder.record([helpers.record(facts, 0.1)], lambda results: None)
+        recorder.do([helpers.record(facts, 0.1)])
     assert write(recorder, helpers.record(facts, 0.1)) == [False]
     recorder._thread.join = lambda seconds: None
     recorder.stop()  # there is no room for the end either
@@ -88,7 +88,8 @@ def test_tables_with_unknown_content_are_reported(tmp_path, facts, open_store, h
     open_store(url).write([helpers.record(facts, 0.1)])
     helpers.query(url, "UPDATE onsphere_monitors SET state = '{}'")
     recorder = start(url)
-    assert write(recorder, helpers.record(facts, 0.1)) == [False]
+    with pytest.raises(KeyError):
+        write(recorder, helpers.record(facts, 0.1))
     assert "cannot be read" in recorder.trouble
 
 
@@ -96,7 +97,8 @@ def test_the_thread_survives_any_error(tmp_path, facts, monkeypatch, helpers, st
     recorder = start(f"sqlite:///{tmp_path / 's.sqlite'}")
     with monkeypatch.context() as patch:
         patch.setattr(recorder._store, "write", lambda records: 1 / 0)
-        assert write(recorder, helpers.record(facts, 0.1)) == [False]
+        with pytest.raises(ZeroDivisionError):
+            write(recorder, helpers.record(facts, 0.1))
         assert recorder.trouble == "The store cannot be read: division by zero"
     helpers.until(lambda: recorder.trouble is None)
     assert write(recorder, helpers.record(facts, 0.1)) == [True]
@@ -104,16 +106,16 @@ def test_the_thread_survives_any_error(tmp_path, facts, monkeypatch, helpers, st
 
 def test_a_store_that_does_not_come_back_is_given_up(tmp_path, facts, helpers, start):
     recorder, go_on = start(f"sqlite:///{tmp_path / 's.sqlite'}", seconds=0.3), threading.Event()
-    plain, later = recorder._store.write, []
+    plain = recorder._store.write
     recorder._store.write = lambda records: (go_on.wait(20), plain(records))[1]
-    first = Future()
-    recorder.record([helpers.record(facts, 0.1)], first.set_result)
+    first = recorder.do([helpers.record(facts, 0.1)])
     helpers.until(lambda: recorder._working is not None)
-    recorder.record([helpers.record(facts, 0.1)], later.extend)
+    later = recorder.do([helpers.record(facts, 0.1)])
     recorder.check_time()
     assert not first.done()
     helpers.until(lambda: (recorder.check_time(), first.done())[1])
-    assert (first.result(), later) == ([False], [False])
+    for future in (first, later):
+        assert isinstance(future.exception(timeout=20), StoreError)
     assert write(recorder, helpers.record(facts, 0.1)) == [False]  # at once
     assert recorder.trouble == "The store has not answered for 0.3 s."
     go_on.set()
@@ -137,7 +139,7 @@ def test_rows_have_their_turn_while_the_monitor_catches_up(tmp_path, facts, help
 
     def catch_up(facts):
         if len(order) == 1:
-            recorder.record([helpers.record(facts, 0.1)], lambda results: order.append("row"))
+            recorder.do([helpers.record(facts, 0.1)]).add_done_callback(lambda done: order.append("row"))
         order.append("slice")
         return plain(facts)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import Floats, missing_extra_error
+from onsphere._internal.validation import Floats, is_frame, missing_extra_error
 from onsphere.assessment import Assessment
 from onsphere.errors import InvalidInputError
 from onsphere.export.graph_answers import list_answers, run_graph
@@ -26,7 +26,7 @@ from onsphere.table.model_file import read_model_columns, read_summary_columns
 
 __all__ = ["Deployed", "DeployedModel", "Facts", "Values", "make_trial_row", "open_deployed", "read_content"]
 
-Values = dict[str, Any]  # what `read_cells` returned for each feature
+Values = Any  # what `read_cells` returned for each feature, as a dict or a DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +134,8 @@ class DeployedModel:
 
     def build_rows(self, values: Values) -> Any:
         """Return the array or the table that the model expects."""
+        if is_frame(values):
+            return values
         if self.facts.as_array:
             return np.column_stack(list(values.values()))
         pandas = import_pandas()
@@ -170,8 +172,8 @@ class DeployedGraph:
 
     def _feed(self, values: Values) -> Values:
         if self._inputs[0]["kind"] == "table":
-            return {self._inputs[0]["name"]: np.column_stack(list(values.values()))}
-        fed = {each["name"]: values[each["column"]["name"]] for each in self._inputs}
+            return {self._inputs[0]["name"]: np.column_stack([values[name] for name in self.facts.feature_names])}
+        fed = {each["name"]: np.asarray(values[each["column"]["name"]]) for each in self._inputs}
         for each in self._inputs:
             if each["kind"] == "category":  # where "" stands for missing
                 fed[each["name"]] = np.array([text or "" for text in fed[each["name"]].tolist()], dtype=object)

@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 
 from onsphere._internal.validation import check_number, check_unique_names, missing_extra_error, parameter_error
-from onsphere.assessment import Assessment
 from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
 from onsphere.errors import InvalidInputError, InvalidTypeError
-from onsphere.export import open_graph, prepare_inputs
-from onsphere.export.graph_answers import list_answers, run_graph
-from onsphere.persistence import get_calibration_method
+from onsphere.export.deployed import open_deployed
 from onsphere.table.cells import LARGEST, read_features
 from onsphere.table.columns import Column, check_has
 from onsphere.table.files import to_frame
-from onsphere.table.model_file import load_table_model, read_summary_columns
 from onsphere.table.predict import tabulate_assessment
 
 __all__ = ["Assessor"]
@@ -79,11 +75,16 @@ class Assessor:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise parameter_error("Assessor", "keep", "a list of names of columns", keep)
         check_unique_names("keep", names)
-        path = Path(path)
-        self._model: Any = _Graph(path) if path.suffix.lower() == ".onnx" else _Model(path)
-        self.columns: list[Column] = self._model.columns
+        self._model = open_deployed(path)
+        facts = self._model.facts
+        if not facts.is_table:
+            raise InvalidInputError(
+                f"Expected a model that was fitted on a table. Got {path}, which does not say what its columns hold. "
+                "Fit it with `onsphere fit`, or load it in Python."
+            )
+        self.columns: list[Column] = list(facts.columns)
         self.keep = None if keep is None else list(keep)
-        self.coverage: float = self._model.coverage if coverage is None else coverage
+        self.coverage: float = coverage or facts.coverage
         features = [column for column in self.columns if column.is_feature]
         self._features = [column.name for column in features]
         self._are_numbers = all(column.kind in ("number", "boolean") for column in features)
@@ -146,7 +147,10 @@ class Assessor:
 
         The scores of the latter come from other models, so that a monitor would not keep its promise.
         """
-        return DriftMonitor(self._model.calibration) if self._model.calibrated_by == "held-out rows" else None
+        facts = self._model.facts
+        if facts.calibration is None or facts.calibrated_by != "held-out rows":
+            return None
+        return DriftMonitor(Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed))
 
     def _read(self, table: Any, source: str, first_row: int) -> Any:
         """Return the features as `read_features` does; plain numbers at once, since that looks at cells many times."""
@@ -165,10 +169,10 @@ class Assessor:
         import pyarrow as pa
 
         with self._threads.limit(limits=1), np.errstate(all="ignore"):  # rows far away may overflow
-            result = self._model.assess(features, self.coverage)
+            result = self._model.assess(features, coverage=self.coverage)
         if monitor is not None:
             monitor.update(result[:: math.ceil(len(result) / _ROWS_WATCHED)])
-        answers = tabulate_assessment(result, self._model.targets)
+        answers = tabulate_assessment(result, self._model.facts.targets)
         if result.reason is not None:
             answers["reason"] = _encode_reasons(result.reason, result.accepted)
         return pa.table(answers)
@@ -205,49 +209,3 @@ def _encode_reasons(reasons: Any, accepted: Any) -> Any:
         words.append(str(word))
         left = left[~same]
     return pa.DictionaryArray.from_arrays(codes, words).cast(pa.string())
-
-
-class _Model:
-    """A model of `fit_table`."""
-
-    def __init__(self, path: Path) -> None:
-        self._model, summary, self.columns = load_table_model(path)
-        self.targets, self.coverage = summary["targets"], float(summary["coverage"])
-        self.calibration, self.calibrated_by = self._model.calibration_, get_calibration_method(self._model)
-
-    def assess(self, features: Any, coverage: float) -> Assessment:
-        return self._model.assess(features, coverage=coverage)
-
-
-class _Graph:
-    """A graph of `export_onnx`."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._session, found = open_graph(path)
-        except ImportError:
-            raise missing_extra_error("Assessing with an ONNX file", "onnxruntime", "export") from None
-        summary = found["manifest"]["summary"]
-        if "columns" not in summary:
-            raise InvalidInputError(
-                f"Expected a graph of a model that was fitted on a table. Got {path}, which does not say what its "
-                "columns hold. Export a model of `onsphere fit`."
-            )
-        self.columns, self.targets = read_summary_columns(path, summary), summary["targets"]
-        self.coverage = found["coverage"]
-        scores = np.asarray(found["calibration"], dtype=np.float64)
-        missed = found.get("calibration_missed")
-        missed = None if missed is None else np.asarray(missed, dtype=np.float64)
-        self.calibration = Calibration(scores, np.zeros(len(scores)), missed=missed)
-        self.calibrated_by = found["manifest"].get("calibrated_by")
-        self._inputs, self._answers = found["inputs"], list_answers(found["outputs"])
-        self._classes = found["manifest"]["classes"]
-
-    def assess(self, features: Any, coverage: float) -> Assessment:
-        if coverage != self.coverage:
-            raise InvalidInputError(
-                f"Expected a coverage of {self.coverage:g}, the one that this ONNX file was written with. Got "
-                f"{coverage:g}. Leave it out, or use the .onsphere file."
-            )
-        fed = prepare_inputs(self._inputs, features)
-        return run_graph(self._session, self._answers, fed, classes=self._classes)
