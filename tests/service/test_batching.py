@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -157,6 +158,8 @@ class Live:
     async def assess(self, requests, *, is_large):
         self.calls.append(len(requests))
         await self.go_on.wait()
+        if requests[0].number == "bad":
+            raise ZeroDivisionError
         return assess(self._engine, *requests)
 
     async def restart(self, *, is_large):
@@ -195,6 +198,16 @@ def test_requests_that_wait_are_taken_together_but_not_those_that_are_over(engin
     calls, values = asyncio.run(ask())
     assert calls == [1, 20]
     assert len(set(values[1:])) == 1
+
+
+def test_an_error_that_should_not_happen_ends_neither_the_wait_nor_the_work(engine, helpers):
+    async def ask():
+        live, batcher = Live(engine), Batcher(SETTINGS, Recorder(is_broken=True))
+        with pytest.raises(ZeroDivisionError):
+            await batcher.assess(live, replace(make_request(helpers.row), number="bad"))
+        return await batcher.assess(live, make_request(helpers.row))
+
+    assert list_rows(asyncio.run(ask())[0])
 
 
 def test_an_answer_that_cannot_be_stored_in_time_is_given_all_the_same(engine, helpers):

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from onsphere import InvalidInputError
 from onsphere.service.recorder import Recorder
 from onsphere.service.store import StoreError
 
@@ -88,7 +89,7 @@ def test_tables_with_unknown_content_are_reported(tmp_path, facts, open_store, h
     open_store(url).write([helpers.record(facts, 0.1)])
     helpers.query(url, "UPDATE onsphere_monitors SET state = '{}'")
     recorder = start(url)
-    with pytest.raises(KeyError):
+    with pytest.raises(InvalidInputError, match="Expected a state"):
         write(recorder, helpers.record(facts, 0.1))
     assert "cannot be read" in recorder.trouble
 

@@ -85,7 +85,10 @@ class Batcher:
                     if not pending.future.done():
                         groups.setdefault(pending.live, []).append(pending)
                 for live, group in groups.items():
-                    outcomes = await live.assess([each.request for each in group], is_large=is_large)
+                    try:
+                        outcomes: list[Any] = await live.assess([each.request for each in group], is_large=is_large)
+                    except Exception as error:  # whatever it is, the next ones are worked on
+                        outcomes = [error] * len(group)
                     self._hand_over(list(zip(group, outcomes, strict=True)))
                     await live.restart(is_large=is_large)  # after a request that ended the process
         finally:
