@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from typer.testing import CliRunner
+from uvicorn.supervisors import multiprocess
 
 from onsphere import InvalidInputError, MissingExtraError
 from onsphere.service import Settings, hash_key, make_key, serve
@@ -359,6 +360,18 @@ def test_workers_get_the_hangup_signal(monkeypatch):
     ]
     workers.handle_hup()
     assert signals == [(7, signal.SIGHUP)]
+
+
+def test_workers_of_uvicorn_are_ours_only_while_a_service_runs(models, monkeypatch):
+    seen, plain = [], multiprocess.Process
+    monkeypatch.setattr(multiprocess.Multiprocess, "run", lambda self: seen.append(multiprocess.Process))
+    serve_module._Workers.__new__(serve_module._Workers).run()
+    assert multiprocess.Process is plain
+    monkeypatch.setattr(serve_module, "exit_with_parent", lambda: seen.append("watch"))
+    monkeypatch.setattr(plain, "target", lambda self, sockets: seen.append(type(self._server)))
+    config = serve_module.TimedConfig("app:create", Settings(str(models["array"]), workers=2))
+    seen[0](config, []).target([])
+    assert seen == [serve_module._Worker, "watch", serve_module.TimedServer]
 
 
 def test_the_service_needs_its_extra(monkeypatch):

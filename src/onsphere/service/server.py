@@ -209,10 +209,15 @@ class _Worker(multiprocess.Process):
 class _Workers(multiprocess.Multiprocess):
     """Workers that reload the model on SIGHUP, rather than being replaced, which could drop a request."""
 
+    def run(self) -> None:
+        module: Any = multiprocess
+        before, module.Process = module.Process, _Worker  # for those that take the place of others as well
+        try:
+            super().run()
+        finally:
+            module.Process = before
+
     def handle_hup(self) -> None:
         for process in self.processes:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, signal.SIGHUP)
-
-
-multiprocess.Process = _Worker  # type: ignore[reportAttributeAccessIssue]  # for workers that replace others as well
