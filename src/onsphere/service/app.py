@@ -173,16 +173,9 @@ class Service:
             whose = state["key"].name if state["key"] else ""  # two clients may use the same name
             code = hashlib.sha256(scope["query_string"] + b" " + body).hexdigest()
             idempotency = (f"{whose} {name.decode()}", code)
+        arrived = (state["request"], state["started"])
         request = AssessRequest(
-            body,
-            media_type,
-            answer_type,
-            share,
-            state["request"],
-            state["started"],
-            options.record,
-            idempotency,
-            options.key,
+            body, media_type, answer_type, share, *arrived, options.record, idempotency, options.key
         )
         self._n_working += 1
         try:
