@@ -103,7 +103,7 @@ def test_a_graph_answers_folders_alone(folder, tmp_path):
     assert "Expected a folder with" in result.stderr
     result = run(tmp_path / "model.onnx", folder, "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert "Expected a graph of onsphere export" in result.stderr
+    assert "model.onnx, which does not exist" in result.stderr
 
 
 def test_time_left_is_short():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ from onsphere.scale.engines import check_engine, connect, run_jobs
 def test_every_job_is_answered_once(n_workers):
     found = dict(run_jobs(operator.mul, range(9), -1, n_workers=n_workers))
     assert found == {number: -number for number in range(9)}
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_an_interrupt_does_not_wait_for_the_jobs_of_others(engine, monkeypatch):
+    monkeypatch.setattr(engines, "_work_meanwhile", lambda work, left: nullcontext([]))
+    # Each job waits for a signal that never comes, for some seconds.
+    jobs = run_jobs(signal.sigtimedwait, [[] for _ in range(20)], 0.7, engine=engine, n_workers=2)
+    assert next(jobs) == ([], None)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.throw(KeyboardInterrupt)
+    assert list(jobs) == []
 
 
 def test_a_worker_watches_its_parent_and_keeps_what_jobs_share(monkeypatch):

@@ -1,5 +1,6 @@
 """A filesystem that is not this disk: files are copied from it and to it."""
 
+import os
 import pickle
 
 import pytest
@@ -56,6 +57,7 @@ def test_links_lead_to_other_folders_but_not_in_circles(tmp_path):
     (tmp_path / "in/loop").symlink_to(tmp_path / "in")
     (tmp_path / "in/other").symlink_to(tmp_path / "other")
     (tmp_path / "other/back").symlink_to(tmp_path / "in")
+    os.mkfifo(tmp_path / "in/pipe.csv")  # is no file
     (tmp_path / "in/gone.csv").symlink_to(tmp_path / "nowhere")  # leads to nothing, which is to be told later
     found = [file.path for file in Folder(tmp_path / "in").list_files()]
     assert found == ["a.parquet", "d.parquet/p.csv", "gone.csv", "other/b.csv"]

@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -26,6 +26,8 @@ from onsphere import InvalidInputError
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
 from onsphere.service import Settings, hash_key, make_key
+from onsphere.service.answers import RequestError
+from onsphere.service.app import Service, _repeat
 from onsphere.service.child import Child
 from onsphere.service.served_model import ServedModel
 
@@ -93,16 +95,15 @@ def test_a_large_request_that_takes_too_long_is_ended_and_the_next_one_answered(
     helpers.until(lambda: service.assess(*many).status_code == 200)
 
 
-def test_a_request_that_crashes_the_child_costs_itself_alone(running, helpers):
+def test_a_large_request_whose_process_is_killed_is_asked_again(running, helpers, logs):
     service = running()
     child = service.service.served.live.large
     os.kill(child._process.pid, signal.SIGSTOP)
     threading.Timer(0.5, os.kill, (child._process.pid, signal.SIGKILL)).start()
     many = [helpers.row] * 500
     answer = service.assess(*many)
-    assert answer.status_code == 422
-    assert "end the process" in answer.json()["detail"]
-    assert service.assess(*many).status_code == 200
+    assert answer.status_code == 200  # by a new process
+    assert [line["reason"] for line in logs if line["event"] == "child"] == ["crashed"]
 
 
 def test_large_requests_that_wait_have_a_limit(running, helpers):
@@ -406,8 +407,7 @@ def test_a_model_that_does_not_come_back_is_noticed_and_others_are_answered(runn
     assert service.http.get("/readyz").json() == {"ready": True, "store": None, "process": None, "model": None}
 
 
-def test_a_small_request_that_crashes_the_process_costs_itself_alone(running, helpers):
-    """Others that wait with it are asked again, one by one."""
+def test_small_requests_whose_process_is_killed_are_asked_again(running, helpers):
     service, found = running(), []
     process = service.service.served.live.small._process
     os.kill(process.pid, signal.SIGSTOP)
@@ -418,7 +418,101 @@ def test_a_small_request_that_crashes_the_process_costs_itself_alone(running, he
     os.kill(process.pid, signal.SIGKILL)
     for thread in threads:
         thread.join()
-    assert sorted(found) == [200, 200, 422]  # the first was alone in its batch
+    assert found == [200, 200, 200]
+
+
+def test_a_row_that_crashes_the_model_again_and_again_costs_itself_alone(running, helpers, monkeypatch):
+    service, found = running(), {}
+    live, bad = service.service.served.live, {**helpers.row, "size": 13.0}
+    plain = live.small.run
+
+    async def crash(task, requests, *, calibration):
+        if any(b"13.0" in request.body for request in requests):
+            raise RequestError(422, "Got some that crash the model.")
+        return await plain(task, requests, calibration=calibration)
+
+    monkeypatch.setattr(live.small, "run", crash)
+    go_on = helpers.pause(service)
+    rows = {"first": helpers.row, "bad": bad, "good": helpers.row}
+    threads = [
+        threading.Thread(target=lambda name=name: found.update({name: service.assess(rows[name])})) for name in rows
+    ]
+    for number, thread in enumerate(threads):
+        thread.start()
+        helpers.until(lambda number=number: service.service._n_working == number + 1)
+    go_on()
+    for thread in threads:
+        thread.join()
+    assert {name: answer.status_code for name, answer in found.items()} == {"first": 200, "bad": 422, "good": 200}
+    assert "crash the model" in found["bad"].json()["detail"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.truncate(path, 2**43)], ids=["pipe", "8 TiB"])
+def test_what_is_no_file_of_a_model_does_not_end_the_watch(running, models, helpers, make):
+    service = running(watch=0.05)
+    path = Path(service.service.settings.model)
+    odd = path.with_name("odd")
+    if make is not os.mkfifo:
+        odd.touch()
+    make(odd)
+    odd.replace(path)
+    helpers.until(lambda: service.service.served.trouble)
+    assert "Expected the file of a model" in service.http.get("/readyz").json()["model"]
+    assert service.assess(helpers.row).status_code == 200
+    path.unlink()
+    shutil.copy(models["other"], path)
+    helpers.until(lambda: service.service.served.trouble is None)
+
+
+def test_the_processes_of_a_model_that_was_replaced_end(running, models, helpers):
+    service = running(timeout=0.5)
+    before = service.service.served.live
+    shutil.copy(models["other"], service.service.settings.model)
+    assert service.http.post("/v1/reload").json()["changed"] is True
+    helpers.until(lambda: not service.service._replaced)
+    assert (before.small._process, before.large._process) == (None, None)
+
+
+def test_a_model_that_works_on_a_small_request_for_long_is_told(running, helpers):
+    service = running()
+    service.service.served.live.small._since = time.monotonic() - 10.0
+    assert "on a small request for 10 s" in service.http.get("/readyz").json()["process"]
+    service.service.served.live.large._since = time.monotonic() - 10.0  # which may take long
+    service.assess(helpers.row)
+    assert service.http.get("/readyz").json()["process"] is None
+
+
+def test_very_many_labels_do_not_keep_a_service_from_starting(running, helpers, monkeypatch):
+    go_on, plain = threading.Event(), Service._catch_up
+
+    async def wait(service, live):
+        await asyncio.to_thread(go_on.wait, 60)
+        return await plain(service, live)
+
+    monkeypatch.setattr(Service, "_catch_up", wait)
+    monkeypatch.setattr("onsphere.service.app._STORE_SECONDS", 0.5)
+    service = running()
+    ready = service.http.get("/readyz")
+    assert (ready.status_code, "still being followed" in ready.json()["process"]) == (503, True)
+    go_on.set()
+    helpers.until(lambda: service.http.get("/readyz").status_code == 200)
+
+
+def test_a_look_that_fails_is_logged_and_taken_again(logs, caplog):
+    looks = []
+
+    async def look():
+        looks.append(1)
+        raise ZeroDivisionError
+
+    async def repeat():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await _repeat(0.01, look)
+
+    asyncio.run(repeat())
+    assert len(looks) > 1
+    assert caplog.records[-1].fields["type"] == "ZeroDivisionError"
 
 
 def test_a_model_that_cannot_be_loaded_again_is_told(running, helpers, monkeypatch):

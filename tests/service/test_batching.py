@@ -34,6 +34,8 @@ class Counted:
 
     def assess(self, values, *, coverage):
         self.calls.append(len(values["size"]))
+        if (values["size"] == 14.0).any():
+            raise MemoryError
         if len(values["size"]) > 1 and (values["size"] == 13.0).any():
             raise ZeroDivisionError("of all of them")
         return self._deployed.assess(values, coverage=coverage)
@@ -133,6 +135,11 @@ def test_a_shared_call_that_fails_is_repeated_one_by_one(engine, helpers):
     found = assess(engine, *[make_request({**helpers.row, "size": size}) for size in (0.5, 13.0, 1.0)])
     assert engine.calls == [3, 1, 1, 1]
     assert all(isinstance(reply, Reply) for reply in found)
+
+
+def test_a_request_for_which_memory_is_too_small_is_told_so(engine, helpers):
+    [error] = assess(engine, make_request({**helpers.row, "size": 14.0}))
+    assert (error.status, "fewer rows" in error.detail) == (413, True)
 
 
 def test_an_error_in_an_answer_fails_its_request_alone(engine, helpers, monkeypatch):

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import math
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import pytest
 
 from onsphere import InvalidInputError
 from onsphere.export.deployed import Facts, open_deployed
-from onsphere.service import Settings, child
+from onsphere.service import Settings, child, served_model
 from onsphere.service.answers import RequestError
 from onsphere.service.assess import AssessRequest, assess_requests
 from onsphere.service.rows import JSON
@@ -120,6 +122,52 @@ def test_a_file_that_is_being_loaded_is_not_loaded_again(models, tmp_path):
     served.live.close()
 
 
+def test_a_file_that_cannot_be_read_for_long_is_told(models, tmp_path, monkeypatch):
+    path = shutil.copy(models["array"], tmp_path)
+    served, plain = ServedModel(Settings(str(path), trial_timeout=300.0)), served_model.read_content
+    served._settings = Settings(str(path), trial_timeout=0.05)
+    monkeypatch.setattr(served_model, "read_content", lambda path: (time.sleep(0.5), plain(path))[1])
+
+    async def reload():
+        task = asyncio.create_task(served.reload(None))
+        await asyncio.sleep(0.25)
+        assert "Got nothing for 0.05 s" in served.trouble
+        return await task
+
+    assert asyncio.run(reload()) is None
+    assert served.trouble is None
+    monkeypatch.setattr(served_model, "read_content", lambda path: 1 / 0)
+    with pytest.raises(InvalidInputError, match="Got an error: ZeroDivisionError"):
+        asyncio.run(served.reload(None))
+    served.live.close()
+
+
+def test_a_task_whose_process_is_closed_says_so(models):
+    process = child.Child(models["array"], models["array"].read_bytes(), Settings("m", trial_timeout=300.0))
+    process.start()
+    process.wait()
+
+    async def ask():
+        os.kill(process._process.pid, signal.SIGSTOP)
+        task = asyncio.create_task(process.run(assess_requests, []))
+        while process._since == math.inf:
+            await asyncio.sleep(0.01)
+        process.close()
+        with pytest.raises(RequestError, match="was replaced"):
+            await task
+
+    asyncio.run(ask())
+
+
+def test_a_process_that_is_closed_while_it_starts_ends(models, monkeypatch):
+    process = child.Child(models["array"], models["array"].read_bytes(), Settings("m", trial_timeout=300.0))
+    plain = child.Child.wait
+    monkeypatch.setattr(child.Child, "wait", lambda self: (plain(self), setattr(self, "_is_over", True)))
+    with pytest.raises(RequestError, match="was replaced"):
+        asyncio.run(process.run(assess_requests, []))
+    assert process._process is None
+
+
 @pytest.mark.parametrize("gives_way", [False, True])
 def test_memory_has_a_limit(monkeypatch, gives_way):
     limits, nice = [], []
@@ -146,8 +194,10 @@ def test_an_answer_that_nobody_waits_for_is_not_taken_for_the_next(models):
     process.wait()
 
     async def ask():
+        os.kill(process._process.pid, signal.SIGSTOP)
         first = asyncio.create_task(process.run(assess_requests, []))
-        await asyncio.sleep(0)
+        while process._since == math.inf:
+            await asyncio.sleep(0.01)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first

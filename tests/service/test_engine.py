@@ -71,9 +71,9 @@ def test_a_file_that_cannot_be_opened_is_reported(models, tmp_path):
     served = ServedModel(Settings(str(path), trial_timeout=300.0))
     path.unlink()
     path.mkdir()
-    with pytest.raises(InvalidInputError, match="Is a directory"):
+    with pytest.raises(InvalidInputError, match="which is no file"):
         asyncio.run(served.reload(None))
-    assert "Is a directory" in served.trouble
+    assert "which is no file" in served.trouble
     served.live.close()
 
 

@@ -12,6 +12,8 @@ import pytest
 from onsphere import HCMRegressor, export_onnx, load
 from onsphere.export.deployed import open_deployed
 from onsphere.service import labels as labels_module
+from onsphere.service import store as store_module
+from onsphere.service.answers import RequestError
 from onsphere.service.labels import Label, name_key, summarize_labels
 from onsphere.service.store import Store
 
@@ -40,7 +42,7 @@ def assess_and_label(service, frame, error):
     return answers, truth
 
 
-def test_intervals_follow_labels_as_offline_and_after_a_restart(url, running, models, helpers):
+def test_intervals_follow_labels_as_offline_and_after_a_restart(url, running, models, helpers, monkeypatch):
     frame, probe = helpers.table(125, seed=5), make_rows(helpers.table(3, seed=6))
     service, alone = running(store=url), load(models["table"])
     before = service.assess(*probe).json()["rows"]
@@ -61,6 +63,7 @@ def test_intervals_follow_labels_as_offline_and_after_a_restart(url, running, mo
     assert live["mean_error"] == pytest.approx(np.mean(errors))
     assert live["rolling"][-1] == live["coverage"]
     assert (live["n_labels"], live["promised"], len(live["rolling"])) == (125, 0.9, 106)
+    monkeypatch.setattr(store_module, "_LABELS_READ", 60)  # not all at once
     again = running(store=url)
     assert again.assess(*probe).json()["rows"] == found
     metrics = service.http.get("/metrics").text
@@ -283,12 +286,27 @@ def test_an_answer_says_if_the_model_does_not_follow(running, helpers, monkeypat
     found = post_labels(service, [1000], [1.0]).json()
     assert (found["taken"], found["model_updated"]) == (1, False)
     assert "the model cannot take them" in found["note"]
-    monkeypatch.setattr(Store, "read_labels", lambda *_: 1 / 0)
+    monkeypatch.setattr(Store, "read_labels", lambda *_, **__: 1 / 0)
     found = post_labels(service, [1001], [1.0]).json()
     assert (found["taken"], found["model_updated"]) == (1, False)
     assert "once it does" in found["note"]
     monkeypatch.undo()
     helpers.until(lambda: post_labels(service, [1002], [1.0]).json().get("model_updated"))
+
+
+def test_labels_that_the_process_of_the_model_does_not_take_are_followed_later(running, helpers, monkeypatch, logs):
+    service = running()
+    service.assess(*make_rows(helpers.table(2)), params={"key": "id"})
+
+    async def fail(*_, **__):
+        raise RequestError(504, "Expected to answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.service.served.live.large, "run", fail)
+        found = post_labels(service, [1000], [1.0]).json()
+        assert (found["taken"], found["model_updated"], "once it does" in found["note"]) == (1, False, True)
+    assert "Expected to answer." in [line.get("reason") for line in logs if line["event"] == "labels"]
+    helpers.until(lambda: service.service.served.live.last_label == 1)
 
 
 def test_labels_outside_the_domain_are_refused(running, tmp_path):

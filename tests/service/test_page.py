@@ -164,7 +164,7 @@ def test_a_store_that_does_not_work_is_shown(running, show, helpers, tmp_path):
 
 def test_a_model_that_hangs_is_shown(running, show):
     service = running()
-    service.service.served.live.small.trouble = "The model did not come back."
+    service.service.served.live.small._trouble = "The model did not come back."
     show(service).get_by_text("The model did not come back.").wait_for()
 
 

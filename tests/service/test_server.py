@@ -66,7 +66,7 @@ def test_what_is_in_flight_is_answered_before_it_ends(running, helpers):
 
 def test_a_stop_signal_to_all_its_processes_ends_it_while_the_model_is_loaded(model, helpers):
     with helpers.process(model, expect_start=False) as run:
-        helpers.until(lambda: len(list_descendants(run.pid)) == 3)  # the tracker of resources, the server and the child
+        helpers.until(lambda: len(list_descendants(run.pid)) == 4)  # two of them hold the model
         children = list_descendants(run.pid)
         os.killpg(run.pid, signal.SIGTERM)
         assert run.wait(120) == -signal.SIGTERM

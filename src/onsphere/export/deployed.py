@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from onsphere.table.encoder import TableEncoder
 from onsphere.table.model_file import read_model_columns, read_summary_columns
 
 __all__ = ["Deployed", "DeployedModel", "Facts", "Values", "make_trial_row", "open_deployed", "read_content"]
+
+_LARGEST_FILE = 16 * 2**30  # bytes
 
 Values = Any  # what `read_cells` returned for each feature, as a dict or a DataFrame
 
@@ -193,6 +196,12 @@ Deployed = DeployedModel | DeployedGraph
 def read_content(path: Path) -> bytes:
     """Read a file once: all that is said about a model is said about these bytes."""
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_FILE:
+            raise InvalidInputError(
+                f"Expected the file of a model. Got {path}, which is "
+                f"{'larger than 16 GiB' if stat.S_ISREG(found.st_mode) else 'no file'}. Pass another path."
+            )
         return path.read_bytes()
     except OSError as error:
         reason = "which does not exist" if isinstance(error, FileNotFoundError) else f"which failed: {error.strerror}"

@@ -26,7 +26,7 @@ from onsphere.drift.recent_rows import RecentRows
 from onsphere.errors import OnsphereError
 from onsphere.export.deployed import Facts
 from onsphere.service import schemas
-from onsphere.service.answers import RequestError, encode_json
+from onsphere.service.answers import RequestError, encode_json, find_place
 from onsphere.service.assess import AssessRequest
 from onsphere.service.batching import Batcher
 from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labels
@@ -64,7 +64,8 @@ class Service:
         self.batcher = Batcher(settings, self.recorder)
         self.metrics = Metrics()
         self._n_working, self._replaced = 0, set[LiveModel]()
-        self._live_lock, self._labels_lock = asyncio.Lock(), asyncio.Lock()
+        self._live_lock, self._labels_lock, self._follow_lock = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
+        self._has_followed = False
         self.forget_recent()
 
     @asynccontextmanager
@@ -73,9 +74,10 @@ class Service:
         loop, settings = asyncio.get_running_loop(), self.settings
         clock = asyncio.create_task(_repeat(_TICK, self._check_store))
         await asyncio.to_thread(self.recorder.start)
-        await self._follow()
+        first = asyncio.create_task(self._follow())
+        await asyncio.wait({first}, timeout=_STORE_SECONDS)  # very many labels are followed later, and /readyz says so
         self.metrics.loaded.set(self.served.loaded_at)
-        tasks = [asyncio.create_task(_repeat(_FOLLOW_SECONDS, self._follow))]
+        tasks = [first, asyncio.create_task(_repeat(_FOLLOW_SECONDS, self._follow))]
         if settings.watch:
             tasks.append(asyncio.create_task(_repeat(settings.watch, self._reload_if_changed)))
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -100,9 +102,11 @@ class Service:
 
     async def _follow(self) -> None:
         """Let the monitor and the model follow the rows and labels that any worker took."""
-        with suppress(Exception):  # of the store, which the recorder notes
-            await self._read_slices()
-        await self._catch_up(self.served.live)
+        async with self._follow_lock:
+            with suppress(Exception):  # of the store, which the recorder notes
+                await self._read_slices()
+            await self._catch_up(self.served.live)
+            self._has_followed = True
 
     async def _read_slices(self) -> None:
         facts = self.served.facts
@@ -113,11 +117,17 @@ class Service:
         """Update a model with the labels that it has not seen, and return whether it has followed all of them."""
         if live.facts.kind == "onnx" or live.facts.calibration is None:
             return True
-        sha256, last = live.facts.sha256, live.last_label
+
+        def read() -> Any:
+            look = partial(Store.read_labels, model=live.facts.sha256, after=live.last_label)
+            return asyncio.wrap_future(self.recorder.do(look))
+
         try:
-            found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_labels(sha256, last)))
-            await live.update(found)
-        except Exception:  # the recorder says what is wrong with the store, and they are read at the next look
+            while labels := await read():
+                await live.update(labels)
+        except Exception as error:  # they are read at the next look
+            if isinstance(error, RequestError):  # of the model; the recorder says what is wrong with the store
+                log_event("labels", level=logging.ERROR, reason=error.detail)
             return False
         return True
 
@@ -254,14 +264,22 @@ class Service:
             changes = await asyncio.to_thread(self._recent.compare)
             found["drift"] |= dict(zip(("hints", "outside"), changes, strict=True))
         store = {"working": reason is None, "reason": reason}
-        trouble = self.served.live.trouble
-        return {"now": time.time(), "model": facts.sha256, "store": store, "process": trouble, **found}
+        return {"now": time.time(), "model": facts.sha256, "store": store, "process": self.trouble, **found}
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the model does not answer as it should at the moment."""
+        late = None if self._has_followed else "The labels of earlier runs are still being followed."
+        return self.served.live.trouble or late
 
 
 async def _repeat(seconds: float, task: Callable[..., Any], *arguments: Any) -> None:
     while True:
         await asyncio.sleep(seconds)
-        await task(*arguments)
+        try:
+            await task(*arguments)
+        except Exception as error:  # whatever it is, the next look is taken
+            log_event("fault", level=logging.ERROR, type=type(error).__name__, at=find_place(error))
 
 
 def _read_options(query: bytes) -> schemas.Options:
@@ -409,7 +427,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         """Say whether the store takes writes, and the model answers; with a key, also why not."""
         found = {
             "store": service.recorder.trouble,
-            "process": service.served.live.trouble,
+            "process": service.trouble,
             "model": service.served.trouble,
         }
         is_ready = found["store"] is None and found["process"] is None

@@ -104,6 +104,8 @@ def _explain_error(error: Exception, batches: list[Batch]) -> RequestError | Mod
     """Return what to answer; rows without a value are named if the model rejects those."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, MemoryError):
+        return RequestError(413, "Expected a request that fits in memory. Got a larger one. Send fewer rows at a time.")
     if not isinstance(error, OnsphereError):
         return ModelFaultError(type(error).__name__, find_place(error), str(error))
     missing = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -12,6 +14,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -24,14 +28,17 @@ from onsphere._internal.processes import exit_with_parent
 from onsphere.errors import InvalidInputError, OnsphereError
 from onsphere.export.deployed import DeployedModel, Facts, make_trial_row, open_deployed
 from onsphere.service.answers import RequestError
+from onsphere.service.metrics import log_event
 from onsphere.service.settings import Settings
 
 _LENGTH = struct.Struct("!i")  # before each message, as a connection of multiprocessing writes it
 _BUFFER = 2**20  # bytes that are read ahead
+_LATE = 5.0  # seconds for a small task
 _MORE_MEMORY = 2 * 2**30  # bytes that a request may take
 _PRELOADED = ("onsphere.service.assess", "onnxruntime", "skops.io", "pandas", "pyarrow.csv")
 _processes = multiprocessing.get_context("forkserver")  # which loads the libraries once for all children
 _processes.set_forkserver_preload([*_PRELOADED])
+_starting = threading.Lock()  # one process at a time
 
 
 class Child:
@@ -48,16 +55,25 @@ class Child:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._end: Any = None  # kills the process, at the latest when this one exits
         self._version = 0  # of the calibration that the process has
-        self.trouble: str | None = None  # why the process does not answer at the moment
+        self._trouble: str | None = None
+        self._since = math.inf  # when a task began
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the process does not answer at the moment; large requests may take long."""
+        seconds = time.monotonic() - self._since
+        if seconds > _LATE and not self._arguments[3]:
+            return f"The model has been working on a small request for {seconds:.0f} s."
+        return self._trouble
 
     def start(self) -> None:
         """Start the process, without waiting for it."""
         self._connection, theirs = _processes.Pipe()
-        self._process = _processes.Process(
-            target=_run_process, args=(theirs, *self._arguments), name="onsphere-child", daemon=True
-        )
+        arguments = (theirs, *self._arguments)
+        process = _processes.Process(target=_run_process, args=arguments, name="onsphere-child", daemon=True)
         with _start_apart():
-            self._process.start()
+            process.start()
+        self._process = process
         self._end = Finalize(self, _end_process, (self._process, self._connection), exitpriority=10)
         self._version = 0
         theirs.close()
@@ -71,14 +87,14 @@ class Child:
         except (EOFError, OSError):
             found = "it crashes the process that tries it on one row"
         if isinstance(found, Facts):
-            self.trouble = None
+            self._trouble = None
             return found
         self._discard()
         if isinstance(found, str):
             found = InvalidInputError(
                 f"Expected a model that answers. Got {self._arguments[0]}: {found}. Export it again, or fit it again."
             )
-        self.trouble = str(found)
+        self._trouble = str(found)
         raise found
 
     async def run(self, task: Callable[..., Any], *arguments: Any, calibration: tuple[int, Any] = (0, None)) -> Any:
@@ -88,7 +104,7 @@ class Child:
         """
         async with self._lock:
             reader, writer = await self._open_streams()
-            version, changed = calibration
+            self._since, (version, changed) = time.monotonic(), calibration
             content = pickle.dumps((None if version == self._version else changed, task, arguments))
             try:
                 async with asyncio.timeout(self._settings.timeout):
@@ -101,13 +117,16 @@ class Child:
                     raise
                 if self._is_over:
                     raise _make_over_error() from None
+                log_event("child", level=logging.ERROR, reason="late" if isinstance(error, TimeoutError) else "crashed")
                 if isinstance(error, TimeoutError):
                     raise RequestError(
                         504, f"Expected to answer within {self._settings.timeout:g} s. Send fewer rows at a time."
                     ) from None
                 raise RequestError(
-                    422, "Expected rows that can be read and assessed. Got some that end the process that tries to."
+                    422, "Expected rows that can be read and assessed. Got some that crash the model."
                 ) from None
+            finally:
+                self._since = math.inf
             self._version = version
             return found
 
@@ -115,19 +134,22 @@ class Child:
         """Return the streams to and from the process; start it again if it was killed or crashed."""
         if self._is_over:
             raise _make_over_error()
-        if self._streams is None or self._streams[0].at_eof():
-            if self._process is None or not self._process.is_alive():
+        if self._streams is not None and self._streams[0].at_eof():
+            self._discard()
+        if self._process is None:
+            self._trouble = "The model did not come back from a request, and is loaded again."
+            await asyncio.to_thread(lambda: (self.start(), self.wait()))
+            if self._is_over:  # closed meanwhile
                 self._discard()
-                self.trouble = "The model did not come back from a request, and is loaded again."
-                self.start()
-                await asyncio.to_thread(self.wait)
+                raise _make_over_error()
+        if self._streams is None:
             wire = socket.socket(fileno=os.dup(self._connection.fileno()))
             self._streams = await asyncio.open_connection(sock=wire, limit=_BUFFER)
         return self._streams
 
     async def restart(self) -> None:
         """Start the process again, if it was killed or crashed."""
-        with suppress(OnsphereError, RequestError):  # the next task says so
+        with suppress(Exception):  # the next task says so
             async with self._lock:
                 await self._open_streams()
 
@@ -155,14 +177,15 @@ def _start_apart() -> Generator[None]:
 
     Such a signal may be sent to a whole group; the parent ends its processes itself.
     """
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    resource_tracker.ensure_running()  # which would unblock the signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        sys.modules["__main__"] = main
+    with _starting:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        resource_tracker.ensure_running()  # which would unblock the signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            sys.modules["__main__"] = main
 
 
 def _end_process(process: Any, connection: Any) -> None:

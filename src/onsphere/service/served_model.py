@@ -47,21 +47,24 @@ class LiveModel:
 
     @property
     def trouble(self) -> str | None:
-        """Why single rows are not answered at the moment."""
-        return self.small.trouble
+        """Why some requests are not answered at the moment."""
+        return self.small.trouble or self.large.trouble
 
-    async def assess(self, requests: Sequence[AssessRequest], *, is_large: bool) -> list[Outcome]:
-        """Return the outcome of each request; one that crashes the process fails alone."""
+    async def assess(
+        self, requests: Sequence[AssessRequest], *, is_large: bool, is_again: bool = False
+    ) -> list[Outcome]:
+        """Return the outcome of each request; one that crashes the process twice fails alone."""
         self._coverages.update(request.coverage for request in requests)
         known = (self.last_label, self._calibration)
         child = self.large if is_large else self.small
         try:
             found = await child.run(assess_requests, requests, calibration=known)
         except RequestError as error:
-            if len(requests) == 1 or error.status != 422:
+            if is_again or error.status != 422:
                 return [error] * len(requests)
-            return [outcome for each in requests for outcome in await self.assess([each], is_large=is_large)]
-        except OnsphereError as error:  # the process cannot be started again
+            alone = [await self.assess([each], is_large=is_large, is_again=True) for each in requests]
+            return [outcome for (outcome,) in alone]
+        except (OnsphereError, OSError) as error:  # the process cannot be started again
             return [RequestError(503, str(error))] * len(requests)
         for outcome in found:
             if isinstance(outcome, Reply):
@@ -133,7 +136,10 @@ class ServedModel:
         self._is_loading = True
         try:
             self._seen = self._read_signature()
-            content = await asyncio.to_thread(read_content, self._path)
+            reading = asyncio.ensure_future(asyncio.to_thread(read_content, self._path))
+            if not (await asyncio.wait({reading}, timeout=self._settings.trial_timeout))[0]:
+                self.trouble = f"Expected to read {self._path}. Got nothing for {self._settings.trial_timeout:g} s."
+            content = await reading
             before, self.trouble = self.live, None
             if hashlib.sha256(content).hexdigest() == self.facts.sha256:
                 return None
@@ -144,6 +150,9 @@ class ServedModel:
         except OnsphereError as error:
             self.trouble = str(error)
             raise
+        except Exception as error:  # whatever a file brings about, the next one is loaded again
+            self.trouble = f"Expected a model in {self._path}. Got an error: {type(error).__name__}: {error}."
+            raise InvalidInputError(self.trouble) from error
         finally:
             self._is_loading = False
 

@@ -29,6 +29,7 @@ _BINS, _BIN_SECONDS = 30, 2  # of the throughput on the page
 _NOW_SECONDS = 10.0  # that the rate of now is taken over
 _MAX_COUNTED = 5_000  # requests
 _ROWS_AT_ONCE = 500  # of one query, which may have 32,766 values
+_LABELS_READ = 5_000  # at once, more than a request may have
 _MAX_UNTIMED = 500  # answers whose times are written together
 
 _answers = make_table(  # one row per answer that waits for its label
@@ -345,12 +346,18 @@ class Store:
         return found
 
     def read_labels(self, model: str, after: int) -> list[Any]:
-        """Return number, request, value and features of the labels of a model after a number, in their order."""
+        """Return number, request, value and features of the next labels of a model after a number, in their order.
+
+        All labels of a request come together. Without any left, nothing is returned.
+        """
         table = _labels.c
         chosen = sql.select(table.id, table.request, table.value, table.features).order_by(table.id)
         own = chosen.where(table.model == model, table.id > after, table.features.is_not(None))
         with self._begin() as connection:
-            return [tuple(row) for row in connection.execute(own)]
+            found = [tuple(row) for row in connection.execute(own.limit(_LABELS_READ))]
+        if len(found) == _LABELS_READ:  # the last request may have more of them
+            found = [label for label in found if label[1] != found[-1][1]]
+        return found
 
     # --- what the page shows ---
 
