@@ -33,7 +33,7 @@ from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labe
 from onsphere.service.limits import Gate
 from onsphere.service.metrics import Metrics, log_event, start_tracing
 from onsphere.service.recorder import Recorder
-from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, read_media_type
+from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, check_brackets, read_media_type
 from onsphere.service.served_model import LiveModel, ServedModel
 from onsphere.service.settings import Settings, read_keys
 from onsphere.service.store import Store, open_database
@@ -172,6 +172,8 @@ class Service:
                 answer_type = read_media_type(headers[b"accept"].partition(b",")[0])
         if self._n_working >= self.settings.max_concurrent:
             raise RequestError(503, f"{self._n_working} requests are being worked on. Try again in a moment.")
+        if media_type == JSON and len(body) > 2**20:  # in a thread, since so many bytes hold the event loop up
+            await asyncio.to_thread(check_brackets, body, self.settings.max_rows)
         live, name = self.served.live, headers.get(b"idempotency-key")
         share, idempotency = options.coverage or live.facts.coverage, None
         if name is not None:

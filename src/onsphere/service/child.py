@@ -108,7 +108,7 @@ class Child:
             content = pickle.dumps((None if version == self._version else changed, task, arguments))
             try:
                 async with asyncio.timeout(self._settings.timeout):
-                    writer.write(_LENGTH.pack(len(content)) + content)
+                    writer.writelines([_LENGTH.pack(len(content)), content])
                     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                     found = pickle.loads(await reader.readexactly(length))
             except BaseException as error:

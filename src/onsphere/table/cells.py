@@ -247,7 +247,9 @@ def _check_json_types(column: Column, cells: list[Any]) -> tuple[Any, list[Probl
 def _read_plain_cells(column: Column, raw: NDArray[Any]) -> Cells:
     """Read numbers, booleans and categories of JSON, which are values already, without pandas: it takes far longer."""
     if column.kind == "category":
-        problems = [problem for row, text in enumerate(raw.tolist()) if (problem := _check_text(column, row, text))]
+        problems = []
+        if any(_check_text(column, 0, text) for text in set(raw.tolist())):  # few different ones, as a rule
+            problems = [problem for row, text in enumerate(raw.tolist()) if (problem := _check_text(column, row, text))]
         for problem in problems:
             raw[problem.row] = None
         return Cells(_trim(raw), problems)
