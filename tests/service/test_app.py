@@ -1,5 +1,6 @@
 """The service over HTTP: what it answers, and what it says of bad requests."""
 
+import asyncio
 import io
 import os
 import shutil
@@ -17,7 +18,7 @@ from onsphere import load
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
 from onsphere.service import Settings, create_app, hash_key, make_key, monitor_state, schemas
-from onsphere.service.answers import ModelFaultError
+from onsphere.service.answers import FaultError
 
 FEATURES = ["size", "rooms", "shop", "new", "day"]
 
@@ -365,7 +366,6 @@ def test_the_alarm_says_which_columns_moved(running, helpers):
     assert shop == "shop: share of '(other)' changed by 100%"
     assert "2031" not in str(drift)
     assert service.http.post("/v1/reset").status_code == 200
-    assert len(service.service._recent) == 0
     service.assess(*moved)
     assert service.http.get("/v1/live").json()["drift"]["hints"]
     assert service.http.post("/v1/reload").status_code == 200
@@ -375,9 +375,14 @@ def test_the_alarm_says_which_columns_moved(running, helpers):
 
 def test_many_pages_share_one_look_at_the_store(running, monkeypatch):
     service, looks = running(), []
-    store = service.service.recorder._store
-    plain = store.read_live
-    monkeypatch.setattr(store, "read_live", lambda facts: (looks.append(1), time.sleep(0.3), plain(facts))[-1])
+    plain = service.service._read_live
+
+    async def look():
+        looks.append(1)
+        await asyncio.sleep(0.3)
+        return await plain()
+
+    monkeypatch.setattr(service.service, "_read_live", look)
     with ThreadPoolExecutor(8) as threads:
         found = list(
             threads.map(lambda _: httpx.get(f"{service.url}/v1/live", timeout=60, verify=False).status_code, range(8))
@@ -399,7 +404,6 @@ def test_a_file_without_a_reference_has_no_hints(running):
     service.assess(*[[9.0, 9.0]] * 200)
     drift = service.http.get("/v1/live").json()["drift"]
     assert (drift["alarm"], drift["hints"]) == (True, None)
-    assert len(service.service._recent) == 0
 
 
 def test_the_kind_of_calibration_is_described(shared, running):
@@ -490,7 +494,7 @@ def test_a_failure_is_answered_with_a_sentence(running, helpers, logs, monkeypat
     service = running(log_values=log_values)
 
     async def broken(*_, **__):
-        return [ModelFaultError("ZeroDivisionError", "model.py:7", "secret 123.25")]
+        return [FaultError("ZeroDivisionError", "model.py:7", "secret 123.25")]
 
     monkeypatch.setattr(service.service.served.live.small, "run", broken)
     answer = service.assess(helpers.row)

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -20,15 +21,13 @@ import onnx
 import pandas as pd
 import pytest
 from onnx import TensorProto, helper
-from sqlalchemy import event
 
 from onsphere import InvalidInputError
 from onsphere.export import export_onnx
 from onsphere.persistence import read_manifest
 from onsphere.service import Settings, hash_key, make_key
-from onsphere.service.answers import RequestError
 from onsphere.service.app import Service, _repeat
-from onsphere.service.child import Child
+from onsphere.service.child import Child, ChildError
 from onsphere.service.served_model import ServedModel
 
 CSV = {"content-type": "text/csv"}
@@ -159,20 +158,18 @@ def test_a_silent_store_costs_single_rows_one_short_wait(running, helpers):
 
 def test_a_full_disk_does_not_stop_answers(running, helpers):
     service = running()
-    engine = service.service.recorder._store._engine
-    fill = lambda connection: connection.exec_driver_sql("PRAGMA max_page_count=1")  # noqa: E731  # SQLite keeps what is there
-    event.listen(engine, "begin", fill)
+    store, endless = service.service.recorder._child._process.pid, resource.RLIM_INFINITY
+    resource.prlimit(store, resource.RLIMIT_FSIZE, (40_000, endless))
     helpers.until(lambda: service.assess(*[helpers.far] * 20).json()["recorded"] is False)
     ready = service.http.get("/readyz")
     assert ready.status_code == 503
-    assert "full" in ready.json()["store"]
-    event.remove(engine, "begin", fill)
-    engine.dispose()
+    assert "disk" in ready.json()["store"]
+    resource.prlimit(store, resource.RLIMIT_FSIZE, (endless, endless))
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
 
 
 def test_a_postgresql_server_that_hangs_does_not_stop_answers(postgres, running, helpers, monkeypatch):
-    monkeypatch.setattr("onsphere.service.app._STORE_SECONDS", 0.5)
+    monkeypatch.setattr("onsphere.service.recorder._STORE_SECONDS", 0.5)
     service = running(store=postgres.url, store_timeout=0.5)
     helpers.until(lambda: service.assess(helpers.row).json()["recorded"])
     query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'onsphere' AND pid <> pg_backend_pid()"
@@ -184,9 +181,7 @@ def test_a_postgresql_server_that_hangs_does_not_stop_answers(postgres, running,
         answers = [service.assess(helpers.row).json()["recorded"] for _ in range(5)]
         assert answers[-1] is False
         helpers.until(lambda: service.http.get("/readyz").status_code == 503)
-        store = service.service.recorder._store
-        stopped = store._raw
-        helpers.until(lambda: store._raw is not stopped)  # the connection is given up
+        helpers.until(lambda: "late" in service.http.get("/readyz").json()["store"])  # the connection is given up
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -426,10 +421,10 @@ def test_a_row_that_crashes_the_model_again_and_again_costs_itself_alone(running
     live, bad = service.service.served.live, {**helpers.row, "size": 13.0}
     plain = live.small.run
 
-    async def crash(task, requests, *, calibration):
+    async def crash(task, settings, requests, *, state):
         if any(b"13.0" in request.body for request in requests):
-            raise RequestError(422, "Got some that crash the model.")
-        return await plain(task, requests, calibration=calibration)
+            raise ChildError("crashed")
+        return await plain(task, settings, requests, state=state)
 
     monkeypatch.setattr(live.small, "run", crash)
     go_on = helpers.pause(service)
@@ -490,7 +485,7 @@ def test_very_many_labels_do_not_keep_a_service_from_starting(running, helpers, 
         return await plain(service, live)
 
     monkeypatch.setattr(Service, "_catch_up", wait)
-    monkeypatch.setattr("onsphere.service.app._STORE_SECONDS", 0.5)
+    monkeypatch.setattr("onsphere.service.app._FIRST_SECONDS", 0.5)
     service = running()
     ready = service.http.get("/readyz")
     assert (ready.status_code, "still being followed" in ready.json()["process"]) == (503, True)

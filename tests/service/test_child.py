@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import multiprocessing
 import os
 import shutil
@@ -21,9 +20,13 @@ from onsphere.service import Settings, child, served_model
 from onsphere.service.answers import RequestError
 from onsphere.service.assess import AssessRequest, assess_requests
 from onsphere.service.rows import JSON
-from onsphere.service.served_model import ServedModel
+from onsphere.service.served_model import ServedModel, open_model, replace_calibration
 
 SETTINGS = Settings("m.onsphere", max_rows=100)
+
+
+def make_child(path):
+    return child.Child(open_model, path, path.read_bytes(), SETTINGS, start_timeout=300.0, timeout=300.0)
 
 
 @pytest.fixture
@@ -34,13 +37,15 @@ def talk(monkeypatch):
 
     def talk(path, *messages, calibration=None):
         ours, theirs = multiprocessing.Pipe()
-        thread = threading.Thread(target=child.run_child, args=(theirs, path, path.read_bytes(), SETTINGS, False))
+        arguments = (theirs, open_model, (path, path.read_bytes(), SETTINGS), False)
+        thread = threading.Thread(target=child.run_child, args=arguments)
         thread.start()
         started.append((ours, theirs, thread))
         found = [ours.recv()]
         for message in messages:
             request = AssessRequest(message, JSON, JSON, 0.9, "r", time.perf_counter())
-            ours.send((calibration, assess_requests, ([request],)))
+            change = None if calibration is None else (replace_calibration, calibration)
+            ours.send((change, assess_requests, (SETTINGS, [request])))
             found += ours.recv()
         return found
 
@@ -72,10 +77,10 @@ def test_a_file_that_cannot_be_loaded_or_fails_is_told(models, talk, tmp_path, m
     (tmp_path / "broken.onsphere").write_bytes(b"broken")
     (error,) = talk(tmp_path / "broken.onsphere")
     assert isinstance(error, InvalidInputError)
-    monkeypatch.setattr(child, "make_trial_row", lambda facts: 1 / 0)
+    monkeypatch.setattr(served_model, "make_trial_row", lambda facts: 1 / 0)
     (error,) = talk(models["array"])
     assert "fails on one row: division by zero" in str(error)
-    monkeypatch.setattr(child, "open_deployed", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(served_model, "open_deployed", lambda *_, **__: 1 / 0)
     (error,) = talk(models["array"])
     assert "Got an error: ZeroDivisionError" in str(error)
 
@@ -143,28 +148,28 @@ def test_a_file_that_cannot_be_read_for_long_is_told(models, tmp_path, monkeypat
 
 
 def test_a_task_whose_process_is_closed_says_so(models):
-    process = child.Child(models["array"], models["array"].read_bytes(), Settings("m", trial_timeout=300.0))
+    process = make_child(models["array"])
     process.start()
     process.wait()
 
     async def ask():
         os.kill(process._process.pid, signal.SIGSTOP)
-        task = asyncio.create_task(process.run(assess_requests, []))
-        while process._since == math.inf:
+        task = asyncio.create_task(process.run(assess_requests, SETTINGS, []))
+        while not process.seconds_busy:
             await asyncio.sleep(0.01)
         process.close()
-        with pytest.raises(RequestError, match="was replaced"):
+        with pytest.raises(child.ChildError, match="closed"):
             await task
 
     asyncio.run(ask())
 
 
 def test_a_process_that_is_closed_while_it_starts_ends(models, monkeypatch):
-    process = child.Child(models["array"], models["array"].read_bytes(), Settings("m", trial_timeout=300.0))
+    process = make_child(models["array"])
     plain = child.Child.wait
     monkeypatch.setattr(child.Child, "wait", lambda self: (plain(self), setattr(self, "_is_over", True)))
-    with pytest.raises(RequestError, match="was replaced"):
-        asyncio.run(process.run(assess_requests, []))
+    with pytest.raises(child.ChildError, match="closed"):
+        asyncio.run(process.run(assess_requests, SETTINGS, []))
     assert process._process is None
 
 
@@ -181,7 +186,7 @@ def test_memory_has_a_limit(monkeypatch, gives_way):
 
 def test_a_model_that_fails_in_one_of_its_processes_leaves_none(models, monkeypatch):
     closed, plain, close = [], child.Child.wait, child.Child.close
-    monkeypatch.setattr(child.Child, "wait", lambda self: 1 / 0 if self._arguments[3] else plain(self))
+    monkeypatch.setattr(child.Child, "wait", lambda self: 1 / 0 if self._opening[2] else plain(self))
     monkeypatch.setattr(child.Child, "close", lambda self: (closed.append(self), close(self)))
     with pytest.raises(ZeroDivisionError):
         ServedModel(Settings(str(models["array"]), trial_timeout=300.0))
@@ -189,20 +194,20 @@ def test_a_model_that_fails_in_one_of_its_processes_leaves_none(models, monkeypa
 
 
 def test_an_answer_that_nobody_waits_for_is_not_taken_for_the_next(models):
-    process = child.Child(models["array"], models["array"].read_bytes(), Settings("m", trial_timeout=300.0))
+    process = make_child(models["array"])
     process.start()
     process.wait()
 
     async def ask():
         os.kill(process._process.pid, signal.SIGSTOP)
-        first = asyncio.create_task(process.run(assess_requests, []))
-        while process._since == math.inf:
+        first = asyncio.create_task(process.run(assess_requests, SETTINGS, []))
+        while not process.seconds_busy:
             await asyncio.sleep(0.01)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         request = AssessRequest(b'{"rows": [[0.5, 1.0]]}', JSON, JSON, 0.9, "r", 0.0)
-        found = await process.run(assess_requests, [request])
+        found = await process.run(assess_requests, SETTINGS, [request])
         process.close()
         return found
 

@@ -13,6 +13,7 @@ from onsphere.service import server as server_module
 from onsphere.service.answers import RequestError
 from onsphere.service.assess import AssessRequest, assess_requests
 from onsphere.service.rows import CSV, JSON, parse_json
+from onsphere.service.served_model import open_model
 from onsphere.service.store import open_database
 
 SETTINGS = Settings("m.onsphere")
@@ -25,9 +26,9 @@ def test_json_may_be_answered_as_csv(models):
 
 
 def test_a_child_that_was_closed_starts_no_process(models):
-    closed = child.Child(models["array"], b"", SETTINGS)
+    closed = child.Child(open_model, models["array"], b"", SETTINGS, start_timeout=1.0, timeout=1.0)
     closed.close()
-    with pytest.raises(RequestError, match="was replaced"):
+    with pytest.raises(child.ChildError, match="closed"):
         asyncio.run(closed.run(len))
 
 
@@ -44,7 +45,7 @@ def test_keys_without_tls_are_not_looked_at(running):
     assert (answer.status_code, "over TLS" in answer.json()["detail"]) == (403, True)
 
 
-def test_a_reset_by_another_worker_forgets_the_latest_rows(running, helpers):
+def test_a_reset_by_another_worker_forgets_the_latest_rows(running, helpers, open_store):
     service = running()
 
     def find_outside():
@@ -53,8 +54,7 @@ def test_a_reset_by_another_worker_forgets_the_latest_rows(running, helpers):
 
     service.assess({**helpers.row, "size": 1e6})
     assert find_outside() == ["size"]
-    facts = service.service.served.facts
-    service.service.recorder.do(lambda store: store.reset(facts)).result()
+    open_store(service.service.settings.store_url).reset(service.service.served.facts)
     assert find_outside() == []
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from onsphere import InvalidInputError, MissingExtraError
-from onsphere.service.store import Store, StoreError, open_database
+from onsphere.service.answers import StoreError
+from onsphere.service.store import Store, open_database
 
 
 def test_sqlite_is_forced_to_the_disk(tmp_path, helpers):

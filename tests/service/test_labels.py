@@ -75,10 +75,14 @@ def test_intervals_follow_labels_as_offline_and_after_a_restart(url, running, mo
 def test_labels_are_compared_a_hundred_at_a_time_and_taken_at_once(running, models, helpers, monkeypatch):
     frame, probe = helpers.table(130, seed=5), make_rows(helpers.table(3, seed=6))
     service, alone = running(), load(models["table"])
-    parts, plain = [], Store.match_labels
-    monkeypatch.setattr(
-        Store, "match_labels", lambda store, labels: (parts.append(len(labels)), plain(store, labels))[1]
-    )
+    parts, plain = [], service.service.recorder.do
+
+    def count(task, *arguments):
+        if Store.match_labels in arguments:
+            parts.append(len(arguments[1]))
+        return plain(task, *arguments)
+
+    monkeypatch.setattr(service.service.recorder, "do", count)
     _, truth = assess_and_label(service, frame, np.random.default_rng(0).normal(size=130))
     assert parts == [100, 30]
     alone.update(frame[FEATURES], truth)

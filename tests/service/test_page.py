@@ -164,8 +164,8 @@ def test_a_store_that_does_not_work_is_shown(running, show, helpers, tmp_path):
 
 def test_a_model_that_hangs_is_shown(running, show):
     service = running()
-    service.service.served.live.small._trouble = "The model did not come back."
-    show(service).get_by_text("The model did not come back.").wait_for()
+    service.service.served.live.small.trouble = "no memory"
+    show(service).get_by_text("The model did not come back from a request, and is loaded again: no memory.").wait_for()
 
 
 def test_a_service_that_is_gone_is_shown(running, show):

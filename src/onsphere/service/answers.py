@@ -128,7 +128,15 @@ def _build_table(result: Assessment, facts: Facts, keys: dict[str, list[Any]], *
     return pa.table(columns)
 
 
-class RequestError(Exception):
+class ServiceError(Exception):
+    """An error that goes from one process to another as it is."""
+
+
+class StoreError(ServiceError):
+    """The database failed; the message says why."""
+
+
+class RequestError(ServiceError):
     """A request that cannot be answered with an assessment: the HTTP status, a sentence, and the problems of cells."""
 
     def __init__(self, status: int, detail: str, problems: Sequence[Problem] = ()) -> None:
@@ -142,12 +150,15 @@ class RequestError(Exception):
         return Response(body, self.status, headers={**needed, **(headers or {})}, media_type="application/json")
 
 
-class ModelFaultError(Exception):
+class FaultError(ServiceError):
     """An error in a child process that should not happen: its type and its place, for the logs, and what it says."""
 
     def __init__(self, name: str, place: str, message: str) -> None:
         super().__init__(name, place, message)
         self.name, self.place = name, place
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.args[2]}"
 
 
 def find_place(error: Exception) -> str:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -22,29 +22,26 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from pydantic import ValidationError
 
-from onsphere.drift.recent_rows import RecentRows
 from onsphere.errors import OnsphereError
 from onsphere.export.deployed import Facts
 from onsphere.service import schemas
-from onsphere.service.answers import RequestError, encode_json, find_place
+from onsphere.service.answers import RequestError, StoreError, encode_json, find_place
 from onsphere.service.assess import AssessRequest
-from onsphere.service.batching import Batcher
 from onsphere.service.labels import LABELS_AT_ONCE, explain_no_update, read_labels
 from onsphere.service.limits import Gate
 from onsphere.service.metrics import Metrics, log_event, start_tracing
-from onsphere.service.recorder import Recorder
+from onsphere.service.recorder import OpenStore, Recorder
 from onsphere.service.rows import ARROW, CSV, JSON, MEDIA_TYPES, check_brackets, read_media_type
-from onsphere.service.served_model import LiveModel, ServedModel
+from onsphere.service.served_model import LiveModel, ServedModel, make_late_error
 from onsphere.service.settings import Settings, read_keys
-from onsphere.service.store import Store, open_database
+from onsphere.service.store import Store
 from onsphere.table.cells import Problem, show_value
 
 _PAGE = Path(__file__).parent / "page"
 _PAGES = {"/": "index.html", "/docs": "docs.html"}
 _LIVE_SECONDS = 1.0  # that one look at the store is shown to all pages
 _FOLLOW_SECONDS = 1.0  # between looks at rows and labels of all workers
-_TICK = 0.05  # seconds between looks at threads and clocks
-_STORE_SECONDS = 5.0  # of silence after which a connection to the store is given up
+_FIRST_SECONDS = 5.0  # for the labels of earlier runs, before the service starts all the same
 _NAME = re.compile(rb"[!-~]{1,200}")
 _Named = Header(pattern="^[!-~]{1,200}$", description="Names the request; sent again, it is not counted again.")
 
@@ -56,26 +53,20 @@ class Service:
         self.settings = settings
         self.keys = read_keys(settings.api_keys, settings.keys_file)
         self.served = served or ServedModel(settings)
-        limit = max(_STORE_SECONDS, settings.store_timeout)
-        database = open_database(settings.store_url, seconds=limit)
-        kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
-        store = Store(database, alpha=settings.alpha, service=str(Path(settings.model).resolve()), **kept)
-        self.recorder = Recorder(store, seconds=settings.store_timeout, limit=limit)
-        self.batcher = Batcher(settings, self.recorder)
+        self.recorder = Recorder(settings)
         self.metrics = Metrics()
         self._n_working, self._replaced = 0, set[LiveModel]()
         self._live_lock, self._labels_lock, self._follow_lock = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._has_followed = False
-        self.forget_recent()
+        self._watch_models()
 
     @asynccontextmanager
     async def run(self, app: FastAPI) -> AsyncGenerator[None]:
         """Start and stop what runs beside requests, and reload the model when its file changes or SIGHUP comes."""
         loop, settings = asyncio.get_running_loop(), self.settings
-        clock = asyncio.create_task(_repeat(_TICK, self._check_store))
-        await asyncio.to_thread(self.recorder.start)
+        await self.recorder.start()
         first = asyncio.create_task(self._follow())
-        await asyncio.wait({first}, timeout=_STORE_SECONDS)  # very many labels are followed later, and /readyz says so
+        await asyncio.wait({first}, timeout=_FIRST_SECONDS)  # very many labels are followed later, and /readyz says so
         self.metrics.loaded.set(self.served.loaded_at)
         tasks = [first, asyncio.create_task(_repeat(_FOLLOW_SECONDS, self._follow))]
         if settings.watch:
@@ -90,15 +81,11 @@ class Service:
                 loop.remove_signal_handler(signal.SIGHUP)
             for task in tasks:
                 task.cancel()
-            await asyncio.to_thread(self.recorder.stop)
-            clock.cancel()
-            await asyncio.gather(clock, *tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.recorder.stop()
             for live in [*self._replaced, self.served.live]:
                 live.close()
             await asyncio.sleep(0)  # in which the connections to their processes are closed
-
-    async def _check_store(self) -> None:
-        self.recorder.check_time()
 
     async def _follow(self) -> None:
         """Let the monitor and the model follow the rows and labels that any worker took."""
@@ -109,8 +96,7 @@ class Service:
             self._has_followed = True
 
     async def _read_slices(self) -> None:
-        facts = self.served.facts
-        while not await asyncio.wrap_future(self.recorder.do(lambda store: store.catch_up(facts))):
+        while not await self.recorder.do(OpenStore.catch_up):
             pass  # single rows have their turn after each slice
 
     async def _catch_up(self, live: LiveModel) -> bool:
@@ -118,12 +104,9 @@ class Service:
         if live.facts.kind == "onnx" or live.facts.calibration is None:
             return True
 
-        def read() -> Any:
-            look = partial(Store.read_labels, model=live.facts.sha256, after=live.last_label)
-            return asyncio.wrap_future(self.recorder.do(look))
-
+        model = live.facts.sha256
         try:
-            while labels := await read():
+            while labels := await self.recorder.do(OpenStore.run, Store.read_labels, model, live.last_label):
                 await live.update(labels)
         except Exception as error:  # they are read at the next look
             if isinstance(error, RequestError):  # of the model; the recorder says what is wrong with the store
@@ -138,17 +121,22 @@ class Service:
             self._replaced.add(before)
             asyncio.get_running_loop().call_later(self.settings.timeout, self._close, before)
         self.metrics.loaded.set(self.served.loaded_at)
-        self.forget_recent()
+        self._watch_models()
         return before is not None
 
     def _close(self, live: LiveModel) -> None:
         live.close()
         self._replaced.discard(live)
 
-    def forget_recent(self) -> None:
-        """Forget what was seen of another model, or before a reset."""
-        self._recent, self._n_resets = RecentRows(self.served.facts.reference), None
+    def _watch_models(self) -> None:
+        """Let the store take records of the models that answer, and forget what was seen before."""
+        self.recorder.watch([each.facts for each in [*self._replaced, self.served.live]])
         self._live: tuple[float, dict[str, Any]] = (0.0, {})
+
+    async def reset(self) -> None:
+        """Start the drift monitor again, for all workers."""
+        await self.use_store(OpenStore.reset)
+        self._watch_models()
 
     async def _reload_if_changed(self) -> None:
         if await asyncio.to_thread(self.served.has_changed):
@@ -189,18 +177,23 @@ class Service:
         request = AssessRequest(
             body, media_type, answer_type, share, *arrived, options.record, idempotency, options.key
         )
+        reply, recorded = None, False
         self._n_working += 1
         try:
-            reply, recorded = await self.batcher.assess(live, request)
+            async with asyncio.timeout(self.settings.timeout):
+                reply = await live.assess(request)
+                if options.record:
+                    recorded = await self.recorder.write(reply.record, live.facts.sha256)
+        except TimeoutError:
+            if reply is None:
+                raise make_late_error(self.settings) from None
         finally:
             self._n_working -= 1
-        facts, rows = live.facts, reply.last_rows
-        if options.record and live is self.served.live:
-            self._recent.add({str(at): each for at, each in enumerate(rows.values())} if facts.as_array else rows)
-        n_rows, n_accepted = len(reply.record.uncertainty), reply.record.n_accepted if facts.decides else None
+        facts = live.facts
+        n_accepted = reply.n_accepted if facts.decides else None
         if options.record:
-            self.metrics.count_rows(n_rows, n_accepted)
-        state["log_fields"].update(rows=n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
+            self.metrics.count_rows(reply.n_rows, n_accepted)
+        state["log_fields"].update(rows=reply.n_rows, accepted=n_accepted, recorded=recorded, **reply.logged)
         is_recorded, content = str(recorded).lower(), reply.body
         if answer_type == JSON:
             head = f'{{"model":"{facts.sha256}","coverage":{share},"recorded":{is_recorded},"rows":'
@@ -218,8 +211,8 @@ class Service:
         async with self._labels_lock:  # so that single rows wait for those of one request at most
             for start in range(0, len(labels), LABELS_AT_ONCE):
                 part = labels[start : start + LABELS_AT_ONCE]
-                matched += await self.use_store(partial(Store.match_labels, labels=part))
-            found = await self.use_store(lambda store: store.write_labels(matched, number))
+                matched += await self.use_store(OpenStore.run, Store.match_labels, part)
+            found = await self.use_store(OpenStore.run, Store.write_labels, matched, number)
         taken = found.pop("taken")
         if not taken:
             raise RequestError(
@@ -233,11 +226,11 @@ class Service:
         note = explain_no_update(live.facts, taken, is_skipped=number in live.skipped, is_read=is_read)
         return {"taken": len(taken), **found, "model_updated": note is None, "note": note}
 
-    async def use_store(self, task: Callable[[Store], Any]) -> Any:
+    async def use_store(self, task: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a task on the store returns, or raise a RequestError."""
         try:
-            return await asyncio.wrap_future(self.recorder.do(task))
-        except Exception as error:
+            return await self.recorder.do(task, *arguments)
+        except StoreError as error:
             raise RequestError(503, f"The store does not work: {error}") from None
 
     async def get_live(self) -> dict[str, Any]:
@@ -254,17 +247,11 @@ class Service:
         found: dict[str, Any] = {"minute": None, "points": [], "rejected": [], "drift": None, "labels": None}
         try:
             await self._read_slices()
-            found = await asyncio.wrap_future(self.recorder.do(lambda store: store.read_live(facts)))
-        except Exception as error:
+            found = await self.recorder.do(OpenStore.read_live)
+        except StoreError as error:
             reason = str(error)
         if found["minute"] and not facts.decides:
             found["minute"]["accepted"] = None
-        if found["drift"]:
-            if self._n_resets not in (None, n_resets := found["drift"].pop("resets")):  # by any worker
-                self._recent.clear()
-            self._n_resets = n_resets
-            changes = await asyncio.to_thread(self._recent.compare)
-            found["drift"] |= dict(zip(("hints", "outside"), changes, strict=True))
         store = {"working": reason is None, "reason": reason}
         return {"now": time.time(), "model": facts.sha256, "store": store, "process": self.trouble, **found}
 
@@ -392,9 +379,7 @@ def _build_routes(service: Service) -> APIRouter:
     @routes.post("/v1/reset", responses=errors(503))
     async def reset() -> dict[str, bool]:
         """Start the drift monitor again, as if no row had been seen."""
-        facts = service.served.facts
-        await service.use_store(lambda store: store.reset(facts))
-        service.forget_recent()
+        await service.reset()
         return {"reset": True}
 
     @routes.get("/v1/live", response_model=schemas.Live, responses=errors())

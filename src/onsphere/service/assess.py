@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ import numpy as np
 
 from onsphere.assessment import Assessment
 from onsphere.errors import OnsphereError
-from onsphere.export.deployed import Deployed, Facts, Values
+from onsphere.export.deployed import Deployed, Facts
 from onsphere.service.answers import (
-    ModelFaultError,
+    FaultError,
     RequestError,
     answer_rows,
     encode_json,
@@ -31,7 +32,7 @@ from onsphere.table.cells import Problem
 
 ROWS_PER_CALL = 1_000  # of several requests that share a call of the model
 _REJECTED_KEPT = 5  # rows of one request
-_ROWS_KEPT = 200  # of one request, to see which columns moved
+_LAST_ROWS = 200  # of one request, to see which columns moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +52,16 @@ class AssessRequest:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The answer to a request: its body (of JSON the list of rows), the record of it, and its last rows."""
+    """The answer to a request: its body (of JSON the list of rows), and the record of it, pickled."""
 
     body: bytes
-    record: Record
-    last_rows: Values
+    record: bytes
+    n_rows: int
+    n_accepted: int
     logged: dict[str, Any]  # features, if the logs may hold them
 
 
-Outcome = Reply | RequestError | ModelFaultError
+Outcome = Reply | RequestError | FaultError
 
 
 def assess_requests(deployed: Deployed, settings: Settings, requests: Sequence[AssessRequest]) -> list[Outcome]:
@@ -100,14 +102,14 @@ def _assess_group(deployed: Deployed, settings: Settings, group: list[AssessRequ
         return [_explain_error(error, batches)]
 
 
-def _explain_error(error: Exception, batches: list[Batch]) -> RequestError | ModelFaultError:
+def _explain_error(error: Exception, batches: list[Batch]) -> RequestError | FaultError:
     """Return what to answer; rows without a value are named if the model rejects those."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, MemoryError):
         return RequestError(413, "Expected a request that fits in memory. Got a larger one. Send fewer rows at a time.")
     if not isinstance(error, OnsphereError):
-        return ModelFaultError(type(error).__name__, find_place(error), str(error))
+        return FaultError(type(error).__name__, find_place(error), str(error))
     missing = [
         Problem(name, row, "a value (the model accepts no missing ones)", "none")
         for batch in batches
@@ -152,14 +154,15 @@ def _build_reply(
         ],
         answers=[] if request.key is None else _describe_answers(result, request, batch, facts, settings),
         idempotency=request.idempotency,
+        last_rows={name: values[-_LAST_ROWS:] for name, values in batch.values.items()},
     )
     if request.answer_type == JSON:
         body = encode_json(answers)
     else:
         body = (write_csv if request.answer_type == CSV else write_arrow)(result, facts, batch.keys)
-    last = {name: values[-_ROWS_KEPT:] for name, values in batch.values.items()}
     n_logged = min(len(batch), 100) if settings.log_values else 0
-    return Reply(body, record, last, {"values": [batch.get_row(row) for row in range(n_logged)]} if n_logged else {})
+    logged = {"values": [batch.get_row(row) for row in range(n_logged)]} if n_logged else {}
+    return Reply(body, pickle.dumps(record), len(answers), record.n_accepted, logged)
 
 
 def _describe_answers(

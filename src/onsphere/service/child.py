@@ -1,12 +1,9 @@
-"""Run a model in a child process, which can be killed: a request that hangs or crashes it costs that request alone."""
+"""Run tasks in a process of their own, which can be killed: a task that hangs or crashes it costs that task alone."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import math
-import multiprocessing
 import os
 import pickle
 import resource
@@ -18,58 +15,76 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from onsphere._internal.processes import exit_with_parent
-from onsphere.errors import InvalidInputError, OnsphereError
-from onsphere.export.deployed import DeployedModel, Facts, make_trial_row, open_deployed
-from onsphere.service.answers import RequestError
-from onsphere.service.metrics import log_event
-from onsphere.service.settings import Settings
+from onsphere.errors import OnsphereError
+from onsphere.service.answers import FaultError, ServiceError, find_place
 
 _LENGTH = struct.Struct("!i")  # before each message, as a connection of multiprocessing writes it
 _BUFFER = 2**20  # bytes that are read ahead
-_LATE = 5.0  # seconds for a small task
-_MORE_MEMORY = 2 * 2**30  # bytes that a request may take
-_PRELOADED = ("onsphere.service.assess", "onnxruntime", "skops.io", "pandas", "pyarrow.csv")
-_processes = multiprocessing.get_context("forkserver")  # which loads the libraries once for all children
+_MORE_MEMORY = 2 * 2**30  # bytes that a task may take
+_PRELOADED = ("onsphere.service.recorder", "onnxruntime", "skops.io", "pandas", "pyarrow.csv")
+_processes = get_context("forkserver")  # which loads the libraries once for all children
 _processes.set_forkserver_preload([*_PRELOADED])
 _starting = threading.Lock()  # one process at a time
 
 
-class Child:
-    """A process that has opened a model from the bytes of its file, and runs one task on it at a time.
+class ChildError(Exception):
+    """A process did not do its task: it was "late" and was killed, or "crashed", or it is "closed" for good."""
 
-    It is started again after a task that ends it. One for large requests gives way to others.
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Child:
+    """A process that has opened something and runs one task on it at a time.
+
+    It is started again when a task needs it after one that ended it.
+
+    Parameters
+    ----------
+    open_it : function
+        Called in the process with the arguments; returns what tasks work on, and what `wait` returns.
+    arguments : tuple
+    start_timeout, timeout : float
+        Seconds to open it, and for a task.
+    gives_way : bool, default False
+        Whether other processes go first.
     """
 
-    def __init__(self, path: Path, content: bytes, settings: Settings, *, gives_way: bool = False) -> None:
-        self._arguments, self._settings = (path, content, settings, gives_way), settings
+    def __init__(
+        self,
+        open_it: Callable[..., tuple[Any, Any]],
+        *arguments: Any,
+        start_timeout: float,
+        timeout: float,
+        gives_way: bool = False,
+    ) -> None:
+        self._opening, self._start_timeout, self._timeout = (open_it, arguments, gives_way), start_timeout, timeout
         self._lock, self._is_over = asyncio.Lock(), False
         self._process: Any = None
         self._connection: Any = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._end: Any = None  # kills the process, at the latest when this one exits
-        self._version = 0  # of the calibration that the process has
-        self._trouble: str | None = None
-        self._since = math.inf  # when a task began
+        self._version = 0  # of the state that the process has
+        self._since: float | None = None  # when a task began
+        self.trouble: str | None = None  # why the process does not run
 
     @property
-    def trouble(self) -> str | None:
-        """Why the process does not answer at the moment; large requests may take long."""
-        seconds = time.monotonic() - self._since
-        if seconds > _LATE and not self._arguments[3]:
-            return f"The model has been working on a small request for {seconds:.0f} s."
-        return self._trouble
+    def seconds_busy(self) -> float:
+        """How long the process has been working on its task."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
 
     def start(self) -> None:
         """Start the process, without waiting for it."""
         self._connection, theirs = _processes.Pipe()
-        arguments = (theirs, *self._arguments)
+        arguments = (theirs, *self._opening)
         process = _processes.Process(target=_run_process, args=arguments, name="onsphere-child", daemon=True)
         with _start_apart():
             process.start()
@@ -78,36 +93,35 @@ class Child:
         self._version = 0
         theirs.close()
 
-    def wait(self) -> Facts:
-        """Return the facts about the model, or raise an InvalidInputError if it cannot be opened or fails on a row."""
-        seconds, found = self._settings.trial_timeout, None
+    def wait(self) -> Any:
+        """Return what the process says once it is open, or raise its error, or a ChildError."""
         try:
-            is_late = not self._connection.poll(seconds)
-            found = f"it does not answer one row within {seconds:g} s" if is_late else self._connection.recv()
+            is_ready = self._connection.poll(self._start_timeout)
+            found = self._connection.recv() if is_ready else ChildError("late")
         except (EOFError, OSError):
-            found = "it crashes the process that tries it on one row"
-        if isinstance(found, Facts):
-            self._trouble = None
-            return found
-        self._discard()
-        if isinstance(found, str):
-            found = InvalidInputError(
-                f"Expected a model that answers. Got {self._arguments[0]}: {found}. Export it again, or fit it again."
-            )
-        self._trouble = str(found)
-        raise found
+            found = ChildError("crashed")
+        if isinstance(found, Exception):
+            self._discard()
+            self.trouble = str(found)
+            raise found
+        self.trouble = None
+        return found
 
-    async def run(self, task: Callable[..., Any], *arguments: Any, calibration: tuple[int, Any] = (0, None)) -> Any:
-        """Return what `task(model, settings, *arguments)` returns there, or raise a RequestError if there is no answer.
+    async def run(
+        self, task: Callable[..., Any], *arguments: Any, state: tuple[int, Any, Any] = (0, None, None)
+    ) -> Any:
+        """Return what `task(opened, *arguments)` returns there, or raise its error, or a ChildError.
 
-        The calibration of the model is replaced first if the process has one of another version.
+        The state is its version, a task that brings the process up to it, and an argument of this task, which comes
+        first if the process has another version.
         """
         async with self._lock:
             reader, writer = await self._open_streams()
-            self._since, (version, changed) = time.monotonic(), calibration
-            content = pickle.dumps((None if version == self._version else changed, task, arguments))
+            version, *change = state
+            content = pickle.dumps((None if version == self._version else change, task, arguments))
+            self._since = time.monotonic()
             try:
-                async with asyncio.timeout(self._settings.timeout):
+                async with asyncio.timeout(self._timeout):
                     writer.writelines([_LENGTH.pack(len(content)), content])
                     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                     found = pickle.loads(await reader.readexactly(length))
@@ -115,33 +129,25 @@ class Child:
                 self._discard()  # also where nobody waits for the answer any more, which would be taken for the next
                 if not isinstance(error, TimeoutError | EOFError | OSError):
                     raise
-                if self._is_over:
-                    raise _make_over_error() from None
-                log_event("child", level=logging.ERROR, reason="late" if isinstance(error, TimeoutError) else "crashed")
-                if isinstance(error, TimeoutError):
-                    raise RequestError(
-                        504, f"Expected to answer within {self._settings.timeout:g} s. Send fewer rows at a time."
-                    ) from None
-                raise RequestError(
-                    422, "Expected rows that can be read and assessed. Got some that crash the model."
-                ) from None
+                is_late = isinstance(error, TimeoutError)
+                raise ChildError("closed" if self._is_over else "late" if is_late else "crashed") from None
             finally:
-                self._since = math.inf
+                self._since = None
             self._version = version
-            return found
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def _open_streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return the streams to and from the process; start it again if it was killed or crashed."""
-        if self._is_over:
-            raise _make_over_error()
         if self._streams is not None and self._streams[0].at_eof():
             self._discard()
-        if self._process is None:
-            self._trouble = "The model did not come back from a request, and is loaded again."
+        if self._process is None and not self._is_over:
+            self.trouble = "the process is being started again"
             await asyncio.to_thread(lambda: (self.start(), self.wait()))
-            if self._is_over:  # closed meanwhile
-                self._discard()
-                raise _make_over_error()
+        if self._is_over:  # perhaps meanwhile
+            self._discard()
+            raise ChildError("closed")
         if self._streams is None:
             wire = socket.socket(fileno=os.dup(self._connection.fileno()))
             self._streams = await asyncio.open_connection(sock=wire, limit=_BUFFER)
@@ -165,10 +171,6 @@ class Child:
         if self._process is not None:
             self._end()
             self._process = None
-
-
-def _make_over_error() -> RequestError:
-    return RequestError(503, "The model was replaced, or the service ends. Try again in a moment.")
 
 
 @contextmanager
@@ -200,43 +202,43 @@ def _run_process(*arguments: Any) -> None:
     run_child(*arguments)
 
 
-def run_child(connection: Any, path: Path, content: bytes, settings: Settings, gives_way: bool) -> None:
-    """Open a model, try it on one row, and run tasks until the parent closes the connection."""
+def run_child(connection: Any, open_it: Callable[..., tuple[Any, Any]], arguments: Any, gives_way: bool) -> None:
+    """Open what tasks work on, and run them until the parent closes the connection."""
+    opened, about = None, None
     try:
-        model = open_deployed(path, content, coverage=settings.coverage, trusted=settings.trusted)
-        try_model(path, model)
+        opened, about = open_it(*arguments)
     except Exception as error:
-        unknown = f"Expected a model in {path}. Got an error: {type(error).__name__}: {error}."
-        connection.send(InvalidInputError(str(error) if isinstance(error, OnsphereError) else unknown))
+        about = _make_sendable(error)
+    connection.send(about)
+    if opened is None:
         return
-    connection.send(model.facts)
     _limit(gives_way)
     gc.collect()  # all that the libraries and the model hold would be looked through again and again, which
     gc.freeze()  # takes a tenth of a second in which nobody is answered
     while True:
         try:
-            calibration, task, arguments = connection.recv()
+            change, task, arguments = connection.recv()
         except EOFError:
             return
-        if isinstance(model, DeployedModel) and calibration is not None:  # labels have come since
-            model.model.calibration_ = calibration
-        connection.send(task(model, settings, *arguments))
-        del arguments
+        try:
+            if change is not None:
+                change[0](opened, change[1])
+            found = task(opened, *arguments)
+        except Exception as error:
+            found = _make_sendable(error)
+        connection.send(found)
+        del arguments, found
 
 
-def try_model(path: Path, model: Any) -> None:
-    """Raise an InvalidInputError if a model fails on one ordinary row."""
-    try:
-        model.assess(make_trial_row(model.facts), coverage=model.facts.coverage)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidInputError(
-            f"Expected a model that answers. Got {path}, which fails on one row: {reason}. Fit or export it again."
-        ) from None
+def _make_sendable(error: Exception) -> Exception:
+    """Return an error that is known, or else one that says which it was: others may not survive the way."""
+    if isinstance(error, OnsphereError | ServiceError):
+        return error
+    return FaultError(type(error).__name__, find_place(error), str(error))
 
 
 def _limit(gives_way: bool) -> None:
-    """Let requests take so much more memory than the model, and give way to other processes."""
+    """Let tasks take so much more memory than what was opened, and give way to other processes."""
     if gives_way:
         os.nice(5)
     with suppress(OSError, ValueError):  # where the system does not say how much that is

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from onsphere.service.answers import ModelFaultError, RequestError, find_place
+from onsphere.service.answers import FaultError, RequestError, find_place
 from onsphere.service.metrics import Metrics, log_event
 from onsphere.service.settings import Key, Settings, hash_key, is_loopback
 from onsphere.table.cells import show_value
@@ -150,7 +150,7 @@ class Gate:
     def _log_fault(self, error: Exception, number: str) -> None:
         """Log where it happened; the error itself only if the settings allow it, because it may quote features."""
         name, place = type(error).__name__, find_place(error)
-        if isinstance(error, ModelFaultError):  # which says where it happened in the other process
+        if isinstance(error, FaultError):  # which says where it happened in the other process
             name, place = error.name, error.place
         quoted = error if self._settings.log_values else None
         log_event("fault", level=logging.ERROR, exc_info=quoted, request=number, type=name, at=place)

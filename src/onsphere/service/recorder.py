@@ -1,146 +1,186 @@
-"""Write records in one thread, where requests that wait at the same time share a transaction.
+"""Write records in a process of their own, where requests that wait at the same time share a transaction.
 
 An answer waits until its record is on the disk, but not for long: once the database is down or silent, answers go out
-at once without a record, and say so. The thread keeps trying, and later requests are recorded again.
+at once without a record, and say so. The store is tried again and again, and later requests are recorded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import queue
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+import pickle
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from onsphere.drift.recent_rows import RecentRows
+from onsphere.errors import OnsphereError
+from onsphere.export.deployed import Facts
+from onsphere.service.answers import ServiceError, StoreError
+from onsphere.service.batching import Batcher
+from onsphere.service.child import Child, ChildError
 from onsphere.service.metrics import log_event
-from onsphere.service.store import Record, Store, StoreError
+from onsphere.service.settings import Settings
+from onsphere.service.store import Record, Store, open_database
 
 _MAX_TOGETHER = 200  # records of one transaction
-_MAX_WAITING = 2_000  # items
+_MAX_WAITING = 2_000  # records
 _PAUSE = 0.5  # seconds between attempts while the database is down, and between trial writes while nothing comes
+_STORE_SECONDS = 5.0  # of silence after which the store is given up
 
-Job = tuple[Any, Future[Any]]  # records or a task for the store, and its result
+
+class OpenStore:
+    """The store in its process, with the models whose records it takes and the latest rows of the one that answers."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def watch(self, models: Sequence[Facts]) -> None:
+        """Take records of these models, of which the last one answers now, and forget the latest rows."""
+        self._models = {facts.sha256: facts for facts in models}
+        self._facts, self._recent, self._n_resets = models[-1], RecentRows(models[-1].reference), None
+
+    def check(self) -> None:
+        """Check that the database takes a write."""
+        self.store.check()
+
+    def write(self, parts: list[tuple[bytes, str]]) -> list[Any]:
+        """Write records, which came pickled with the hash of the model that answered; see `Store.write`."""
+        records: list[Record] = []
+        for content, sha256 in parts:
+            record: Record = pickle.loads(content)
+            record.facts = self._models[sha256]
+            records.append(record)
+            if record.last_rows and record.facts is self._facts:
+                columns = enumerate(record.last_rows.values()) if self._facts.as_array else record.last_rows.items()
+                self._recent.add({str(name): values for name, values in columns})
+        return self.store.write(records)
+
+    def catch_up(self) -> bool:
+        """Let the monitor read a slice of the rows that were written, and return whether it has read all."""
+        return self.store.catch_up(self._facts)
+
+    def reset(self) -> None:
+        """Start the monitor again, for all workers."""
+        self.store.reset(self._facts)
+
+    def read_live(self) -> dict[str, Any]:
+        """Return what the page shows, with the columns that moved in the latest rows."""
+        found = self.store.read_live(self._facts)
+        if drift := found["drift"]:
+            if self._n_resets not in (None, n_resets := drift.pop("resets")):  # by any worker
+                self._recent.clear()
+            self._n_resets = n_resets
+            drift["hints"], drift["outside"] = self._recent.compare()
+        return found
+
+    def run(self, task: Callable[..., Any], *arguments: Any) -> Any:
+        """Run another task on the store."""
+        return task(self.store, *arguments)
 
 
-def _finish(jobs: list[Job], result: Any) -> None:
-    """Tell whoever waits for jobs; the first to tell wins."""
-    for _, future in jobs:
-        with suppress(InvalidStateError):
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+def open_store(settings: Settings, limit: float) -> tuple[OpenStore, None]:
+    """Open the store of a service, which waits so many seconds for its database."""
+    kept = {"keep": settings.keep, "keep_answers": settings.keep_answers}
+    database = open_database(settings.store_url, seconds=limit)
+    return OpenStore(Store(database, alpha=settings.alpha, service=str(Path(settings.model).resolve()), **kept)), None
 
 
 class Recorder:
-    """Writes records to a store; `trouble` says why it does not work.
+    """Hands records and other tasks to the process of the store; `trouble` says why the store does not work.
 
-    Answers wait for a silent store for some seconds. Its connection is ended after more of them, the limit.
+    Answers wait for a silent store for some seconds. Its process is killed after more of them, the limit.
     """
 
-    def __init__(self, store: Store, *, seconds: float, limit: float) -> None:
-        self._store, self._seconds, self._limit = store, seconds, limit
-        self._waiting: queue.Queue[Job | None] = queue.Queue(_MAX_WAITING)
-        self._thread = threading.Thread(target=self._run, name="onsphere-recorder", daemon=True)
-        self._working: tuple[float, list[Job]] | None = None
+    def __init__(self, settings: Settings) -> None:
+        self._seconds, self._limit = settings.store_timeout, max(_STORE_SECONDS, settings.store_timeout)
+        open_database(settings.store_url)  # fails for a wrong URL
+        self._child = Child(
+            open_store, settings, self._limit, start_timeout=settings.trial_timeout, timeout=self._limit + 1.0
+        )
+        full = StoreError("More assessments wait to be stored than there is room for.")
+        work = lambda parts: self.do(OpenStore.write, parts)  # noqa: E731
+        self._records = Batcher(work, n_most=_MAX_TOGETHER, max_waiting=_MAX_WAITING, full=full)
+        self._lock, self._is_used = asyncio.Lock(), False
+        self._models: tuple[int, Any, Any] = (0, OpenStore.watch, ())
+        self._watching: asyncio.Task[None] | None = None
         self.trouble: str | None = "The store has not been reached yet."
 
-    def start(self) -> None:
-        """Try the store, and start the thread."""
-        self._attempt([], self._store.check)
-        self._thread.start()
+    def watch(self, models: Sequence[Facts]) -> None:
+        """Take records of these models from now on, of which the last one answers."""
+        self._models = (self._models[0] + 1, OpenStore.watch, models)
 
-    def stop(self) -> None:
-        """Write what waits, and stop the thread; leave it to itself if that takes too long."""
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=self._limit)
-        self._thread.join(2 * self._limit)
+    async def start(self) -> None:
+        """Try the store, and go on trying it."""
+        await self._child.restart()
+        await self._check()
+        self._watching = asyncio.create_task(self._try_again_and_again())
 
-    def do(self, work: list[Record] | Callable[[Store], Any]) -> Future[Any]:
-        """Write records, or run another task on the store, in the one thread that uses it."""
-        future: Future[Any] = Future()
-        if self.trouble is not None:  # nobody waits for a store that is down
-            future.set_exception(StoreError(self.trouble))
-            return future
-        try:
-            self._waiting.put_nowait((work, future))
-        except queue.Full:
-            future.set_exception(StoreError("More assessments wait to be stored than there is room for."))
-        return future
-
-    def check_time(self) -> None:
-        """Let clients go that wait for a silent store, and later give up on it; called from time to time."""
-        working = self._working
-        if working is None or (elapsed := time.monotonic() - working[0]) < self._seconds:
-            return
-        self._note(f"The store has not answered for {self._seconds:g} s.")
-        is_over = elapsed > self._limit
-        _finish([job for job in working[1] if is_over or isinstance(job[0], list)], StoreError(self.trouble))
-        self._fail_waiting()
-        if is_over:
-            self._store.abort()
-
-    def _fail_waiting(self) -> None:
-        with suppress(queue.Empty):
-            while (job := self._waiting.get_nowait()) is not None:
-                _finish([job], StoreError(self.trouble))
-            self._waiting.put(None)
-
-    def _run(self) -> None:
-        jobs: list[Job | None] = []
-        while None not in jobs:
-            jobs = self._take_waiting()
-            to_write = [job for job in jobs if job is not None and isinstance(job[0], list)]
-            if to_write or not jobs:
-                self._attempt(to_write, lambda jobs=to_write: self._write(jobs))
-            for job in jobs:
-                if job is not None and job not in to_write:
-                    self._attempt([job], lambda job=job: _finish([job], job[0](self._store)))
-        self._store.close()
+    async def stop(self) -> None:
+        """Close the store once all is written, unless that takes too long."""
+        if self._watching is not None:
+            self._watching.cancel()
+        with suppress(Exception):
+            async with asyncio.timeout(self._limit):
+                await self._records.join()
+            await self._attempt(OpenStore.run, Store.close)
         self.trouble = "The service has ended."
-        self._fail_waiting()
+        self._child.close()
 
-    def _take_waiting(self) -> list[Job | None]:
-        """Take the records that wait up to the first task or the end (None); nothing if nothing comes for a while."""
-        jobs: list[Job | None] = []
-        n_records = 0
-        with suppress(queue.Empty):
-            while n_records < _MAX_TOGETHER:
-                jobs.append(job := self._waiting.get(block=not jobs, timeout=_PAUSE))
-                if job is None or not isinstance(job[0], list):  # more records have their turn after a task
-                    break
-                n_records += len(job[0])
-        return jobs
+    async def write(self, record: bytes, model: str) -> bool:
+        """Write a pickled record of an answer of a model, and return whether it is on the disk.
 
-    def _write(self, jobs: list[Job]) -> None:
-        """Write the records of jobs; without any, see whether the store would take them."""
-        if not jobs:
-            self._store.check()
-            return
-        results = self._store.write([record for records, _ in jobs for record in records])
-        start = 0
-        for job in jobs:
-            _finish([job], results[start : (start := start + len(job[0]))])
-
-    def _attempt(self, jobs: list[Job], work: Callable[[], Any]) -> None:
-        self._working = (time.monotonic(), jobs)
-        error = trouble = None
+        If its idempotency key came with another body before, a RequestError is raised.
+        """
+        if self.trouble is not None:  # nobody waits for a store that is down
+            return False
         try:
-            work()
-        except Exception as caught:  # the thread goes on, whatever it is
-            # If it is no StoreError, the tables do not hold what was written there.
-            error, trouble = caught, f"{'' if isinstance(caught, StoreError) else 'The store cannot be read: '}{caught}"
-        self._working = None
-        self._note(trouble)
-        if error is not None:
-            _finish(jobs, error)
-            self._fail_waiting()
+            return await self._records.do((record, model))
+        except StoreError:
+            return False
+
+    async def do(self, task: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a task on the `OpenStore` returns, or raise a StoreError."""
+        if self.trouble is not None:
+            raise StoreError(self.trouble)
+        return await self._attempt(task, *arguments)
+
+    async def _attempt(self, task: Callable[..., Any], *arguments: Any) -> Any:
+        async with self._lock:
+            silence = f"The store has not answered for {self._seconds:g} s."
+            timer = asyncio.get_running_loop().call_later(self._seconds, self._note, silence)
+            self._is_used = True
+            try:
+                found = await self._child.run(task, *arguments, state=self._models)
+            except (ServiceError, ChildError, OnsphereError, OSError) as error:
+                trouble = str(error)
+                if isinstance(error, ChildError):
+                    trouble = f"The process of the store was {error.reason}."
+                elif not isinstance(error, StoreError):  # the tables do not hold what was written there
+                    trouble = f"The store cannot be read: {error}"
+                self._note(trouble)
+                raise StoreError(trouble) from error
+            finally:
+                timer.cancel()
+            self._note(None)
+            return found
+
+    async def _check(self) -> None:
+        with suppress(StoreError):
+            await self._attempt(OpenStore.check)
+
+    async def _try_again_and_again(self) -> None:
+        while True:
+            self._is_used = False
+            await asyncio.sleep(_PAUSE)
+            if self.trouble is not None or not self._is_used:
+                await self._check()
 
     def _note(self, trouble: str | None) -> None:
         if trouble != self.trouble:
             level = logging.INFO if trouble is None else logging.ERROR
             log_event("store", level=level, working=trouble is None, reason=trouble)
         self.trouble = trouble
+        if trouble is not None:
+            self._records.fail(StoreError(trouble))

@@ -8,20 +8,53 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from onsphere.errors import InvalidInputError, OnsphereError
-from onsphere.export.deployed import Facts, read_content
+from onsphere.export.deployed import Deployed, DeployedModel, Facts, make_trial_row, open_deployed, read_content
 from onsphere.service.answers import RequestError
-from onsphere.service.assess import AssessRequest, Outcome, Reply, assess_requests
-from onsphere.service.child import Child
+from onsphere.service.assess import ROWS_PER_CALL, AssessRequest, Outcome, Reply, assess_requests
+from onsphere.service.batching import Batcher
+from onsphere.service.child import Child, ChildError
 from onsphere.service.labels import update_model
 from onsphere.service.metrics import log_event
+from onsphere.service.rows import JSON
 from onsphere.service.settings import Settings
 
 _LABELS_PER_CALL = 1_000  # about as many as one request may bring
+_SMALL_BODY = 16 * 2**10  # bytes
+_MAX_LARGE = 8  # large requests that wait
+_LATE = 5.0  # seconds for a small request
+
+
+def open_model(path: Path, content: bytes, settings: Settings) -> tuple[Deployed, Facts]:
+    """Open a model and try it on one ordinary row."""
+    try:
+        model = open_deployed(path, content, coverage=settings.coverage, trusted=settings.trusted)
+    except OnsphereError:
+        raise
+    except Exception as error:
+        raise _make_file_error(path, error) from error
+    try:
+        model.assess(make_trial_row(model.facts), coverage=model.facts.coverage)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InvalidInputError(
+            f"Expected a model that answers. Got {path}, which fails on one row: {reason}. Fit or export it again."
+        ) from None
+    return model, model.facts
+
+
+def replace_calibration(deployed: DeployedModel, calibration: Any) -> None:
+    """Replace the calibration of a model by one that has followed labels."""
+    deployed.model.calibration_ = calibration
+
+
+def _make_file_error(path: Path, error: Exception) -> InvalidInputError:
+    return InvalidInputError(f"Expected a model in {path}. Got an error: {type(error).__name__}: {error}.")
 
 
 class LiveModel:
@@ -32,7 +65,15 @@ class LiveModel:
     """
 
     def __init__(self, path: Path, content: bytes, settings: Settings) -> None:
-        self.small, self.large = (Child(path, content, settings, gives_way=each) for each in (False, True))
+        self._path, self._settings = path, settings
+        limits = {"start_timeout": settings.trial_timeout, "timeout": settings.timeout}
+        self.small, self.large = (
+            Child(open_model, path, content, settings, **limits, gives_way=each) for each in (False, True)
+        )
+        full = RequestError(503, f"{_MAX_LARGE} large requests wait already. Try again in a moment.")
+        self._small_requests = Batcher(partial(self._assess, self.small), n_most=ROWS_PER_CALL)
+        self._large_requests = Batcher(partial(self._assess, self.large), n_most=1, max_waiting=_MAX_LARGE, full=full)
+        self._restarting = set[asyncio.Task[None]]()
         self.last_label, self._calibration = 0, None
         self.skipped: deque[str] = deque(maxlen=100)
         self._coverages: set[float] = set()
@@ -40,40 +81,70 @@ class LiveModel:
         try:
             for child in (self.small, self.large):
                 child.start()
-            self.facts, _ = self.small.wait(), self.large.wait()
+            self.facts, _ = self._wait(self.small), self._wait(self.large)
         except BaseException:
             self.close()
             raise
 
+    def _wait(self, child: Child) -> Facts:
+        try:
+            return child.wait()
+        except ChildError as error:
+            seconds = self._settings.trial_timeout
+            reason = (
+                f"it does not answer one row within {seconds:g} s"
+                if error.reason == "late"
+                else "it crashes the process that tries it on one row"
+            )
+            raise InvalidInputError(
+                f"Expected a model that answers. Got {self._path}: {reason}. Export it again, or fit it again."
+            ) from None
+
     @property
     def trouble(self) -> str | None:
         """Why some requests are not answered at the moment."""
-        return self.small.trouble or self.large.trouble
+        if self.small.seconds_busy > _LATE:  # large requests may take long
+            return f"The model has been working on a small request for {self.small.seconds_busy:.0f} s."
+        down = self.small.trouble or self.large.trouble
+        return down and f"The model did not come back from a request, and is loaded again: {down}."
 
-    async def assess(
-        self, requests: Sequence[AssessRequest], *, is_large: bool, is_again: bool = False
+    async def assess(self, request: AssessRequest) -> Reply:
+        """Return the answer to a request, or raise a RequestError."""
+        self._coverages.add(request.coverage)
+        is_large = request.media_type != JSON or len(request.body) > _SMALL_BODY
+        return await (self._large_requests if is_large else self._small_requests).do(request)
+
+    async def _assess(
+        self, child: Child, requests: Sequence[AssessRequest], *, is_again: bool = False
     ) -> list[Outcome]:
         """Return the outcome of each request; one that crashes the process twice fails alone."""
-        self._coverages.update(request.coverage for request in requests)
-        known = (self.last_label, self._calibration)
-        child = self.large if is_large else self.small
         try:
-            found = await child.run(assess_requests, requests, calibration=known)
+            return await self._run(child, assess_requests, requests)
         except RequestError as error:
             if is_again or error.status != 422:
                 return [error] * len(requests)
-            alone = [await self.assess([each], is_large=is_large, is_again=True) for each in requests]
+            alone = [await self._assess(child, [each], is_again=True) for each in requests]
             return [outcome for (outcome,) in alone]
-        except (OnsphereError, OSError) as error:  # the process cannot be started again
-            return [RequestError(503, str(error))] * len(requests)
-        for outcome in found:
-            if isinstance(outcome, Reply):
-                outcome.record.facts = self.facts
-        return found
 
-    async def restart(self, *, is_large: bool) -> None:
-        """Start a process again that was killed or crashed, so that the next request finds it running."""
-        await (self.large if is_large else self.small).restart()
+    async def _run(self, child: Child, task: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a task on the model as it is now, or raise a RequestError if its process does not."""
+        state = (self.last_label, replace_calibration, self._calibration)
+        try:
+            return await child.run(task, self._settings, *arguments, state=state)
+        except (OnsphereError, OSError) as error:  # the process cannot be started again
+            raise RequestError(503, str(error)) from None
+        except ChildError as error:
+            if error.reason == "closed":
+                raise RequestError(503, "The model was replaced, or the service ends. Try again in a moment.") from None
+            log_event("child", level=logging.ERROR, reason=error.reason)
+            restart = asyncio.create_task(child.restart())  # so that the next request finds it running
+            self._restarting.add(restart)  # or else nobody holds it
+            restart.add_done_callback(self._restarting.discard)
+            if error.reason == "late":
+                raise make_late_error(self._settings) from None
+            raise RequestError(
+                422, "Expected rows that can be read and assessed. Got some that crash the model."
+            ) from None
 
     async def update(self, labels: Sequence[Any]) -> None:
         """Update the model with labels of the store: number, request, value and features of each, in their order.
@@ -90,9 +161,7 @@ class LiveModel:
                     part = []
 
     async def _update(self, labels: list[Any]) -> None:
-        known = (self.last_label, self._calibration)
-        arguments = (labels, sorted(self._coverages))
-        self._calibration, skipped = await self.large.run(update_model, *arguments, calibration=known)
+        self._calibration, skipped = await self._run(self.large, update_model, labels, sorted(self._coverages))
         self.last_label = labels[-1][0]
         for request, n_labels, name in skipped:
             log_event("labels", level=logging.ERROR, request=request, skipped=n_labels, type=name)
@@ -102,6 +171,11 @@ class LiveModel:
         """End the processes."""
         for child in (self.small, self.large):
             child.close()
+
+
+def make_late_error(settings: Settings) -> RequestError:
+    """Make the error of a request that takes too long."""
+    return RequestError(504, f"Expected to answer within {settings.timeout:g} s. Send fewer rows at a time.")
 
 
 class ServedModel:
@@ -151,8 +225,8 @@ class ServedModel:
             self.trouble = str(error)
             raise
         except Exception as error:  # whatever a file brings about, the next one is loaded again
-            self.trouble = f"Expected a model in {self._path}. Got an error: {type(error).__name__}: {error}."
-            raise InvalidInputError(self.trouble) from error
+            self.trouble = str(found := _make_file_error(self._path, error))
+            raise found from error
         finally:
             self._is_loading = False
 

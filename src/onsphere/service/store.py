@@ -10,18 +10,18 @@ import socket
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sql
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from onsphere._internal.validation import Floats, missing_extra_error
 from onsphere.errors import InvalidInputError
 from onsphere.export.deployed import Facts
-from onsphere.service.answers import RequestError, encode_json
+from onsphere.service.answers import RequestError, StoreError, encode_json
 from onsphere.service.labels import ROLLING, Label, judge_label, summarize_labels
 from onsphere.service.monitor_state import SharedMonitor, assessments, make_table, metadata, name_monitor, set_later
 
@@ -65,10 +65,6 @@ _INSERT = sql.insert(assessments).returning(assessments.c.id, sort_by_parameter_
 _OTHER_BODY = "Expected one body, with the same options, for each Idempotency-Key. Got another. Use a new key."
 
 
-class StoreError(Exception):
-    """The database failed; the message says why."""
-
-
 @dataclass(eq=False)
 class Record:
     """The record of one request."""
@@ -83,6 +79,7 @@ class Record:
     # Key, coverage, answer and features (None if rows are not kept) of each row, if labels are to be joined to them.
     answers: Sequence[tuple[str, float, str, str | None]] = ()
     idempotency: tuple[str, str] | None = None  # the key that names the request, and the hash of its body
+    last_rows: dict[str, Any] = field(default_factory=dict)  # by column, to see which of them moved
     facts: Any = None  # about the model that answered, which its process does not send along
 
 
@@ -102,7 +99,6 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
             return sql.create_engine(
                 given.set(drivername="postgresql+psycopg"),
                 connect_args={**patience, "options": settings, "application_name": "onsphere"},
-                pool_size=1,
             )
         except ImportError:
             raise missing_extra_error("A store in PostgreSQL", "psycopg[binary]", "serve") from None
@@ -113,8 +109,8 @@ def open_database(url: str, *, seconds: float = 2.0) -> sql.Engine:
 
 
 def _open_sqlite(url: sql.URL, seconds: float) -> sql.Engine:
-    """Return a database in a file, which is made for its owner alone, and opened again where it was replaced."""
-    engine, file = sql.create_engine(url, connect_args={"timeout": seconds}, pool_size=1), url.database or ""
+    """Return a database in a file, which is made for its owner alone."""
+    engine, file = sql.create_engine(url, connect_args={"timeout": seconds}), url.database or ""
 
     @event.listens_for(engine, "do_connect")
     def make_file(*_: Any) -> None:
@@ -122,16 +118,10 @@ def _open_sqlite(url: sql.URL, seconds: float) -> sql.Engine:
             os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: Any, record: Any) -> None:
+    def prepare(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # transactions begin as follows
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")  # each transaction is on the disk before it counts
-        record.info["inode"] = os.stat(file).st_ino
-
-    @event.listens_for(engine, "checkout")
-    def check_file(_: Any, record: Any, __: Any) -> None:
-        if os.stat(file).st_ino != record.info["inode"]:
-            raise DisconnectionError
 
     @event.listens_for(engine, "begin")
     def begin(connection: sql.Connection) -> None:
@@ -151,7 +141,8 @@ class Store:
         self._engine, self._alpha, self._keep, self._keep_answers = engine, alpha, keep, keep_answers
         self._monitor, self._n_forgotten = SharedMonitor(alpha), 0
         self._finished: list[dict[str, Any]] = []  # how long the last answers took, storing included
-        self._raw: Any = None  # the connection of the driver
+        self._connection: sql.Connection | None = None
+        self._file: tuple[int, int] | None = None  # in which SQLite opened the database
         self._is_sqlite = engine.dialect.name == "sqlite"
         self._worker = f"{socket.gethostname()} {os.getpid()}"
 
@@ -159,11 +150,15 @@ class Store:
     def _begin(self) -> Generator[sql.Connection]:
         """Open a transaction that has the tables for itself, and is on the disk when the context ends."""
         try:
-            with self._engine.begin() as connection:
-                raw, self._raw = self._raw, connection.connection.dbapi_connection
+            if self._connection is not None and self._find_file() != self._file:  # another took its place
+                self.close()
+            is_new = self._connection is None
+            connection = self._connection = self._connection or self._engine.connect()
+            with connection.begin():
                 if not self._is_sqlite:
                     connection.execute(_LOCK)
-                if raw is not self._raw:
+                if is_new:
+                    self._file = self._find_file()
                     _create_tables(connection)
                 yield connection
         except BaseException as error:
@@ -173,21 +168,19 @@ class Store:
                 raise StoreError(f"{name}: {' '.join(str(reason).split())}") from error
             raise
 
+    def _find_file(self) -> tuple[int, int] | None:
+        if not self._is_sqlite:
+            return None
+        found = os.stat(self._engine.url.database or "")
+        return found.st_dev, found.st_ino
+
     def close(self) -> None:
         """Close the connection; the next transaction opens another."""
-        self._raw = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         self._monitor.forget()  # it may have seen what was not kept
         self._engine.dispose()
-
-    def abort(self) -> None:
-        """End what another thread is waiting for, so that it fails."""
-        raw = self._raw
-        with suppress(Exception):
-            if self._is_sqlite:
-                raw.interrupt()
-            else:
-                with socket.socket(fileno=os.dup(raw.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
 
     def check(self) -> None:
         """Check that the database takes a write."""
