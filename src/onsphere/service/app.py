@@ -47,7 +47,7 @@ _Named = Header(pattern="^[!-~]{1,200}$", description="Names the request; sent a
 
 
 class Service:
-    """The model, the store and the threads that all addresses share."""
+    """The model and the store that all addresses share."""
 
     def __init__(self, settings: Settings, served: ServedModel | None = None) -> None:
         self.settings = settings
@@ -79,10 +79,10 @@ class Service:
         finally:
             if in_main_thread:
                 loop.remove_signal_handler(signal.SIGHUP)
+            await self.recorder.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self.recorder.stop()
             for live in [*self._replaced, self.served.live]:
                 live.close()
             await asyncio.sleep(0)  # in which the connections to their processes are closed
@@ -103,7 +103,6 @@ class Service:
         """Update a model with the labels that it has not seen, and return whether it has followed all of them."""
         if live.facts.kind == "onnx" or live.facts.calibration is None:
             return True
-
         model = live.facts.sha256
         try:
             while labels := await self.recorder.do(OpenStore.run, Store.read_labels, model, live.last_label):

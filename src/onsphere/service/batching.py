@@ -8,20 +8,10 @@ from typing import Any
 
 
 class Batcher:
-    """Works on items that wait together, in one call of a function, which returns the result of each.
+    """Hands items that wait together to a function, which returns the result of each; an exception is raised.
 
     A call takes about as long for one item as for a hundred, so items together take hardly longer than one of them
-    alone, and one that is alone never waits for others.
-
-    Parameters
-    ----------
-    work : coroutine function
-        Takes a list of items and returns a list of their results; one that is an exception is raised.
-    n_most : int
-        Items of one call.
-    max_waiting : int, optional
-        Items that may wait; for another one, `full` is raised.
-    full : Exception, optional
+    alone, and one that is alone never waits for others. `full` is raised if too many wait.
     """
 
     def __init__(

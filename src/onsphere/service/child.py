@@ -43,19 +43,10 @@ class ChildError(Exception):
 
 
 class Child:
-    """A process that has opened something and runs one task on it at a time.
+    """A process that has opened something and runs one task on it at a time; one that ends is started again.
 
-    It is started again when a task needs it after one that ended it.
-
-    Parameters
-    ----------
-    open_it : function
-        Called in the process with the arguments; returns what tasks work on, and what `wait` returns.
-    arguments : tuple
-    start_timeout, timeout : float
-        Seconds to open it, and for a task.
-    gives_way : bool, default False
-        Whether other processes go first.
+    `open_it` is called in the process with the arguments; it returns what tasks work on, and what `wait` returns. The
+    timeouts are those of opening it and of a task.
     """
 
     def __init__(
