@@ -200,7 +200,7 @@ def test_all_items_may_fail_at_once_and_more_than_fit_are_refused():
             await go_on.wait()
             return items
 
-        batcher = Batcher(work, n_most=1, max_waiting=2, full=StoreError("full"))
+        batcher = Batcher(work, n_most=1, max_waiting=2, make_error=lambda: StoreError("full"))
         tasks = [asyncio.create_task(batcher.do(item)) for item in range(3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)

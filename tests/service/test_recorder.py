@@ -96,7 +96,7 @@ def test_a_store_that_is_down_is_tried_again(tmp_path, facts, records):
             assert "unable to open" in recorder.trouble
             assert await write(recorder, records()) is False
             with pytest.raises(StoreError, match="unable to open"):
-                await recorder.do(OpenStore.check)
+                await recorder.do(OpenStore.catch_up)
             folder.mkdir()
             await until(lambda: recorder.trouble is None)
             assert await write(recorder, records()) is True
@@ -238,7 +238,6 @@ def test_the_process_answers_as_its_parent_asks(tmp_path, facts, records):
     given = records(0.1)
     given.last_rows, given.facts = {**make_trial_row(facts), "size": np.array([1e6])}, None
     assert opened.write([(pickle.dumps(given), facts.sha256)]) == [True]
-    opened.check()
     assert opened.catch_up()
     assert opened.read_live()["drift"]["outside"] == ["size"]
     opened.reset()

@@ -11,7 +11,7 @@ class Batcher:
     """Hands items that wait together to a function, which returns the result of each; an exception is raised.
 
     A call takes about as long for one item as for a hundred, so items together take hardly longer than one of them
-    alone, and one that is alone never waits for others. `full` is raised if too many wait.
+    alone, and one that is alone never waits for others. If too many wait, an error is raised.
     """
 
     def __init__(
@@ -20,17 +20,18 @@ class Batcher:
         *,
         n_most: int,
         max_waiting: int | None = None,
-        full: Exception | None = None,
+        make_error: Callable[[], Exception] | None = None,
     ) -> None:
-        self._work, self._n_most, self._max_waiting, self._full = work, n_most, max_waiting, full
+        self._work, self._n_most = work, n_most
+        self._max_waiting, self._make_error = max_waiting, make_error
         self._waiting: list[tuple[Any, asyncio.Future[Any]]] = []
         self._taken: list[tuple[Any, asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def do(self, item: Any) -> Any:
         """Return the result of an item, or raise it."""
-        if self._full is not None and len(self._waiting) == self._max_waiting:
-            raise self._full
+        if self._make_error is not None and len(self._waiting) == self._max_waiting:
+            raise self._make_error()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._task is None:

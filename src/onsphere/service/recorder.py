@@ -11,6 +11,7 @@ import logging
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,6 @@ class OpenStore:
         """Take records of these models, of which the last one answers now, and forget the latest rows."""
         self._models = {facts.sha256: facts for facts in models}
         self._facts, self._recent, self._n_resets = models[-1], RecentRows(models[-1].reference), None
-
-    def check(self) -> None:
-        """Check that the database takes a write."""
-        self.store.check()
 
     def write(self, parts: list[tuple[bytes, str]]) -> list[Any]:
         """Write records, which came pickled with the hash of the model that answered; see `Store.write`."""
@@ -99,9 +96,9 @@ class Recorder:
         self._child = Child(
             open_store, settings, self._limit, start_timeout=settings.trial_timeout, timeout=self._limit + 1.0
         )
-        full = StoreError("More assessments wait to be stored than there is room for.")
-        work = lambda parts: self.do(OpenStore.write, parts)  # noqa: E731
-        self._records = Batcher(work, n_most=_MAX_TOGETHER, max_waiting=_MAX_WAITING, full=full)
+        too_many = partial(StoreError, "More assessments wait to be stored than there is room for.")
+        work = partial(self.do, OpenStore.write)
+        self._records = Batcher(work, n_most=_MAX_TOGETHER, max_waiting=_MAX_WAITING, make_error=too_many)
         self._lock, self._is_used = asyncio.Lock(), False
         self._models: tuple[int, Any, Any] = (0, OpenStore.watch, ())
         self._watching: asyncio.Task[None] | None = None
@@ -168,7 +165,7 @@ class Recorder:
 
     async def _check(self) -> None:
         with suppress(StoreError):
-            await self._attempt(OpenStore.check)
+            await self._attempt(OpenStore.run, Store.check)
 
     async def _try_again_and_again(self) -> None:
         while True:

@@ -70,9 +70,11 @@ class LiveModel:
         self.small, self.large = (
             Child(open_model, path, content, settings, **limits, gives_way=each) for each in (False, True)
         )
-        full = RequestError(503, f"{_MAX_LARGE} large requests wait already. Try again in a moment.")
+        too_many = partial(RequestError, 503, f"{_MAX_LARGE} large requests wait already. Try again in a moment.")
         self._small_requests = Batcher(partial(self._assess, self.small), n_most=ROWS_PER_CALL)
-        self._large_requests = Batcher(partial(self._assess, self.large), n_most=1, max_waiting=_MAX_LARGE, full=full)
+        self._large_requests = Batcher(
+            partial(self._assess, self.large), n_most=1, max_waiting=_MAX_LARGE, make_error=too_many
+        )
         self._restarting = set[asyncio.Task[None]]()
         self.last_label, self._calibration = 0, None
         self.skipped: deque[str] = deque(maxlen=100)
