@@ -106,8 +106,11 @@ def assess_dataset(
     with _lock(outside), _clean(outside):
         digest = f"{hashlib.sha256(content).hexdigest()}{model.suffix}"
         options = {"model": digest, "coverage": assessor.coverage, "keep": None if keep is None else list(keep)}
-        _check_same_run(outside, options | {"source": str(inside).split("?")[0]})
+        options["source"] = str(inside).split("?")[0]
+        is_new = _check_same_run(outside, options)
         kept = _find_kept(assessor, inside, files, skip=on_error == "skip")
+        if is_new:  # only now, so that another try may have other options
+            outside.write_record(RUN, options)
         absent = [name for name in _list_wanted(assessor) if name not in kept.names]
         jobs = [_make_job(file, digest, inside, outside, coverage, kept, absent) for file in files]
         keep_assessor(assessor, jobs[0])
@@ -209,17 +212,17 @@ def _clean(out: Folder) -> Generator[None]:
         out.remove_leftovers()
 
 
-def _check_same_run(out: Folder, options: dict[str, Any]) -> None:
+def _check_same_run(out: Folder, options: dict[str, Any]) -> bool:
+    """Check that a former run into this folder had the same options; return whether there was none."""
     former = out.read_record(RUN)
-    if former is None:
-        out.write_record(RUN, options)
-    elif former != options:
+    if former not in (None, options):
         names = " and ".join(name for name in options if former.get(name) != options[name])
         how = f"begun with another {names}" if former else f"whose {RUN} is damaged"
         raise InvalidInputError(
             f"Expected a folder that is empty, or was begun with the same source, model and options. Got {out}, {how}. "
             "Choose another folder."
         )
+    return former is None
 
 
 def _find_kept(assessor: Assessor, source: Folder, files: Sequence[StoredFile], *, skip: bool) -> Any:
@@ -257,7 +260,7 @@ def _read_kept(assessor: Assessor, source: Folder, file: StoredFile) -> Any:
     wanted = list_columns(assessor, _list_wanted(assessor), file)
     with source.open_copy(file.path) as path:
         found = {each.name: each for each in read_schema(path, wanted)}
-    names = [*found, *file.partition]
+        names = [*read_schema(path).names, *file.partition]
     kept = assessor.list_kept(names)
     check_has(file.path, names, kept)
     return pa.schema([found[name] for name in kept if name not in file.partition])

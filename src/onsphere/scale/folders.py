@@ -64,6 +64,8 @@ class Folder:
     """
 
     def __init__(self, place: str | Path) -> None:
+        if not str(place):
+            raise InvalidInputError("Expected the path or the address of a folder. Got an empty one. Name a folder.")
         # Whole, because another process may have another working folder.
         self.place = str(place) if "://" in str(place) else str(Path(place).resolve())
 
@@ -210,9 +212,9 @@ class Folder:
             raise self._make_error(error) from None
 
     def _make_error(self, error: Exception) -> InvalidInputError:
+        reason = re.sub(r"^\[Errno \d+\] ", "", " ".join(str(error).split())[:300])
         return InvalidInputError(
-            f"Expected a folder that can be used: {self}. Got: {' '.join(str(error).split())[:300]}. Check the "
-            "address and the rights to it."
+            f"Expected a folder that can be used: {self}. Got: {reason}. Check the address and the rights to it."
         )
 
 
