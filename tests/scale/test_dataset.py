@@ -348,7 +348,7 @@ def test_a_full_disk_ends_the_run_even_if_bad_files_are_skipped(model_path, sour
 
 def test_one_process_loads_the_model_once(model_path, source, tmp_path, monkeypatch):
     loaded, load = [], assessor.open_deployed
-    monkeypatch.setattr(assessor, "open_deployed", lambda path: loaded.append(path) or load(path))
+    monkeypatch.setattr(assessor, "open_deployed", lambda path, content: loaded.append(path) or load(path, content))
     assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
     assert loaded == [model_path]
 

@@ -189,8 +189,8 @@ def test_a_new_cluster_works_with_this_process_and_is_closed_in_the_end():
 def test_a_new_cluster_for_one_worker_works_alone(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(engines, "_run_on_cluster", lambda *given: given[1:])
-    assert run_jobs(posixpath.join, "abc", "x", engine="ray", n_workers=1) == ("abc", "x", 1, None)
+    monkeypatch.setattr(engines, "_run_on_cluster", lambda *given: given[2:])
+    assert run_jobs(posixpath.join, "abc", "x", engine="ray", n_workers=1) == ("x", 1, None)
 
 
 def test_an_error_while_a_cluster_starts_is_not_lost(monkeypatch):

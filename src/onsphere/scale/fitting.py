@@ -204,17 +204,10 @@ def _make_zeros(names: Sequence[str], *, n_rows: int) -> Any:
 
 
 def _run(
-    work: Callable[[_Part, Any], Answer],
-    parts: Sequence[_Part],
-    shared: Any,
-    *,
-    engine: str,
-    n_workers: int | None,
-    address: str | None,
+    work: Callable[[_Part, Any], Answer], parts: Sequence[_Part], shared: Any, **where: Any
 ) -> Iterator[tuple[_Part, Answer]]:
     """Yield each part with what the work makes of it, in order, so that sums are always added in the same order."""
-    options: Any = {"engine": engine, "n_workers": n_workers, "address": address}
-    found, waiting = run_jobs(partial(_explain, work), parts, shared, **options), dict[str, Any]()
+    found, waiting = run_jobs(partial(_explain, work), parts, shared, **where), dict[str, Any]()
     for part in parts:
         while str(part) not in waiting:
             done, answer = next(found)

@@ -177,11 +177,10 @@ class Folder:
                 filesystem.delete_file(f"{root}/{path}")
 
     def remove_leftovers(self) -> None:
-        """Remove files that a process which was killed was writing, and nobody else's."""
-        if self.is_local:
-            for part in self.root.rglob(".*.part"):
-                if _LEFTOVER.fullmatch(part.name):
-                    part.unlink(missing_ok=True)
+        """Remove files on this disk that a process which was killed was writing, and nobody else's."""
+        for part in self.root.rglob(".*.part"):
+            if _LEFTOVER.fullmatch(part.name):
+                part.unlink(missing_ok=True)
 
     def _list(self, folder: str) -> list[StoredFile]:
         from pyarrow import fs
@@ -221,7 +220,7 @@ class Folder:
 def _walk(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the files in a folder and in those below it; links lead to other folders, but not to one above.
 
-    Links to nothing are files too, which are then told to be missing.
+    Links to nothing are files too, which are then reported as missing.
     """
     real = os.path.realpath(folder)
     if real in above:
