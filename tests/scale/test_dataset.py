@@ -187,12 +187,13 @@ def test_csv_arrow_and_compressed_files_are_read(model_path, tmp_path):
     with pa.CompressedOutputStream(str(source / "b.csv.gz"), "gzip") as stream:
         csv.write_csv(rows, stream)
     feather.write_feather(rows, source / "c.arrow", compression="uncompressed")
+    rows.to_pandas().to_csv(source / "0.csv.zip", index=False)  # the first file, which is looked at before the others
     for name in ("_skipped.csv", ".hidden.csv", "notes.md"):
         (source / name).write_text("not a table")
     summary = assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
-    assert (summary.files, summary.rows) == (3, 60)
+    assert (summary.files, summary.rows) == (4, 80)
     answers = to_frame(tmp_path / "out")
-    assert answers["id"].tolist() == rows["id"].to_pylist() * 3
+    assert answers["id"].tolist() == rows["id"].to_pylist() * 4
 
 
 def test_folders_count_as_columns(table_fit, model_path, tmp_path):
