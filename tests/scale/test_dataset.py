@@ -17,9 +17,9 @@ from pyarrow import csv, feather, parquet
 
 from onsphere.errors import InvalidInputError
 from onsphere.scale import Assessor, assess_dataset, assessor
-from onsphere.scale.dataset import DatasetSummary, _make_job
+from onsphere.scale.dataset import DatasetSummary, _name_answers
 from onsphere.scale.folders import Folder
-from onsphere.scale.worker import _can_hold, assess_file
+from onsphere.scale.worker import Job, _can_hold, assess_file
 from onsphere.table import fit_table
 from tests.scale.conftest import make_rows, read_bytes, to_frame
 
@@ -293,7 +293,8 @@ def test_a_node_loads_the_model_that_it_is_sent_once_and_leaves_no_copy(model_pa
     content = model_path.read_bytes()
     digest = f"{hashlib.sha256(content).hexdigest()}.onsphere"
     [file] = [file for file in Folder(source).list_files() if file.path.endswith("a.parquet")]
-    job = _make_job(file, digest, Folder(source), Folder(tmp_path / "out"), None, pa.schema([]))
+    answers = _name_answers(file, digest)
+    job = Job(file, Folder(source), Folder(tmp_path / "out"), *answers, digest, None, pa.schema([]), ())
     assert str(job) == "year=2023/a.parquet"
     monkeypatch.setattr("onsphere.scale.worker._loaded", {})
     (tmp_path / f"onsphere-{digest}").write_bytes(b"a model that somebody planted")

@@ -106,15 +106,15 @@ def assess_dataset(
     files = _list_inputs(inside, outside)
     with _lock(outside):
         digest = f"{hashlib.sha256(content).hexdigest()}{model.suffix}"
-        options = {"model": digest, "coverage": assessor.coverage, "keep": None if keep is None else list(keep)}
+        options = {"model": digest, "coverage": assessor.coverage, "keep": assessor.keep}
         options["source"] = str(inside).split("?")[0]
         is_new = _check_same_run(outside, options)
         wanted = assessor.list_kept([column.name for column in assessor.columns])  # of files with all columns
         kept = _find_kept(assessor, wanted, inside, files, skip=on_error == "skip")
         if is_new:  # only now, so that another try may have other options
             outside.write_record(RUN, options)
-        absent = [name for name in wanted if name not in kept.names]
-        jobs = [_make_job(file, digest, inside, outside, coverage, kept, absent) for file in files]
+        shared = digest, coverage, kept, tuple(name for name in wanted if name not in kept.names)
+        jobs = [Job(file, inside, outside, *_name_answers(file, digest), *shared) for file in files]
         keep_assessor(assessor, jobs[0])
         done = _find_done(outside, jobs)
         outside.remove(_SUMMARY)  # of a former run
@@ -266,21 +266,12 @@ def _read_kept(assessor: Assessor, wanted: Sequence[str], source: Folder, file: 
     return pa.schema([found[name] for name in kept if name not in file.partition])
 
 
-def _make_job(
-    file: StoredFile,
-    model: str,
-    source: Folder,
-    out: Folder,
-    coverage: float | None,
-    kept: Any,
-    absent: Sequence[str] = (),
-) -> Job:
-    """Name the output of a file after the file, its content as far as size and time tell, and the model."""
+def _name_answers(file: StoredFile, model: str) -> tuple[str, str]:
+    """Name the answers of a file, and their record, after the file, its size and time, and the model."""
     words = f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode(errors="surrogateescape")
     digest, place = hashlib.sha256(words).hexdigest()[:16], PurePosixPath(file.path)
     stem = place.name.split(".")[0].encode(errors="surrogateescape")[:_LONGEST_STEM].decode(errors="ignore")
-    output, record = str(place.with_name(f"{stem}-{digest}.parquet")), f"{RECORDS}/files/{digest}.json"
-    return Job(file, source, out, output, record, model, coverage, kept, tuple(absent))
+    return str(place.with_name(f"{stem}-{digest}.parquet")), f"{RECORDS}/files/{digest}.json"
 
 
 def _find_done(out: Folder, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ class Job:
     file: StoredFile
     source: Folder
     out: Folder
-    output: str
+    output: str  # the path of its answers
     record: str
     model: str  # the hash of its file, with the ending of that
     coverage: float | None

@@ -9,7 +9,7 @@ import io
 import re
 import zlib
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from onsphere._internal.validation import check_unique_names, missing_extra_erro
 from onsphere.errors import InvalidInputError
 from onsphere.table.cells import Problem, import_pandas, is_spelled, normalize_type, raise_problems, show_value
 from onsphere.table.columns import Column, select_columns
-from onsphere.table.local_files import open_local
+from onsphere.table.local_files import COPIED, open_local
 from onsphere.table.number_styles import groups_thousands
 
 __all__ = ["SUFFIXES", "Dialect", "check_file", "read_batches", "read_schema", "read_table", "to_frame"]
@@ -66,7 +66,7 @@ def read_table(path: str | Path, *, columns: Sequence[Column] = (), delimiter: s
     [[1.5, 10.0], [2.5, nan]]
     """
     source = _name_source(path)
-    with _explain_errors(Path(path)), open_local(Path(path)) as local:
+    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
         match _find_format(local, source):
             case "parquet":
                 import pyarrow.parquet as parquet
@@ -98,7 +98,7 @@ def read_batches(
         Whether the file may have no rows.
     """
     source = _name_source(path)
-    with _explain_errors(Path(path)), open_local(Path(path)) as local:
+    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
         match _find_format(local, source):
             case "parquet":
                 import pyarrow.parquet as parquet
@@ -127,7 +127,7 @@ def read_schema(path: str | Path, columns: Sequence[Column] | None = None) -> An
     import pyarrow as pa
 
     source = str(path)
-    with _explain_errors(Path(path)), open_local(Path(path)) as local:
+    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
         match _find_format(local, source):
             case "parquet":
                 import pyarrow.parquet as parquet
@@ -210,6 +210,12 @@ def _name_source(path: str | Path) -> str:
 def _check_n_rows(source: str, n_rows: int) -> None:
     if n_rows == 0:
         raise InvalidInputError(f"Expected a table with rows. Got {source}, which has no rows.")
+
+
+def _open_in_place(path: Path) -> AbstractContextManager[Path]:
+    """Return the file itself or, where it has to be unpacked or read to the end first, a temporary copy."""
+    is_ordinary = str(path) != "-" and path.suffix.lower() not in COPIED
+    return nullcontext(path) if is_ordinary else open_local(path)
 
 
 def _find_format(path: Path, source: str) -> str:
