@@ -39,30 +39,46 @@ def graph_path(table_fit, tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def node():
-    """Start a real cluster of one node."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
+@pytest.fixture(scope="session", autouse=True)
+def settings_of_ray():
+    """Set what Ray reads only once in a process, so that no test depends on the one before it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join(sys.path))
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "120")  # a busy machine takes longer than 5 seconds
-        often = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}  # to find soon that a node is lost
-        options = {"num_cpus": 2, "include_dashboard": False, "_system_config": often}
-        found = Cluster(initialize_head=True, head_node_args=options)
-        ray.init(address=found.address, log_to_driver=False)
-        yield found
-        ray.shutdown()
-        found.shutdown()
+        yield
+
+
+@pytest.fixture(scope="session")
+def head():
+    """Start a real cluster of one node, once for all tests."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    often = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}  # to find soon that a node is lost
+    options = {"num_cpus": 2, "include_dashboard": False, "_system_config": often}
+    found = Cluster(initialize_head=True, head_node_args=options)
+    yield found
+    found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def node(head):
+    """Connect this process to a cluster of one node."""
+    import ray
+
+    ray.init(address=head.address, log_to_driver=False)
+    yield head
+    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
 def cluster(node):
-    """Start a real cluster of two nodes."""
-    node.add_node(num_cpus=1)
-    return node
+    """Connect this process to a cluster of two nodes, of which a test may lose the second."""
+    second = node.add_node(num_cpus=1)
+    yield node
+    if second in node.list_all_nodes():
+        node.remove_node(second)
 
 
 @pytest.fixture

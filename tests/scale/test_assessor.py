@@ -43,7 +43,7 @@ def test_blocks_of_rows_change_nothing(assessor, monkeypatch):
 @pytest.fixture(scope="module")
 def of_numbers(tmp_path_factory):
     frame = make_rows(200).select(["size", "age"]).to_pandas()
-    found = fit_table(frame.assign(price=frame["size"] * frame["age"]), ["price"], backbone="hist-gradient-boosting")
+    found = fit_table(frame.assign(price=frame["size"] * frame["age"]), ["price"], backbone="kernel")
     found.model.set_threshold(AcceptShare(0.5), novelty=Novelty(max=0.3))
     path = tmp_path_factory.mktemp("numbers") / "model.onsphere"
     return Assessor(found.model.save(path, summary=found.summary())), found.model

@@ -3,11 +3,11 @@ import errno
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,9 @@ from pyarrow import csv, feather, parquet
 
 from onsphere.errors import InvalidInputError
 from onsphere.scale import Assessor, assess_dataset, assessor
-from onsphere.scale.dataset import DatasetSummary, _make_job
+from onsphere.scale.dataset import DatasetSummary, _name_answers
 from onsphere.scale.folders import Folder
-from onsphere.scale.worker import _can_hold, assess_file
+from onsphere.scale.worker import Job, _can_hold, assess_file
 from onsphere.table import fit_table
 from tests.scale.conftest import make_rows, read_bytes, to_frame
 
@@ -30,7 +30,7 @@ def test_every_row_is_answered_in_the_folder_of_its_file(model_path, source, tmp
         model_path,
         source,
         tmp_path / "out",
-        n_workers=2,
+        n_workers=1,
         on_progress=lambda *done: seen.append(done),
     )
     assert (summary.files, summary.rows, summary.failures) == (4, 150, {})
@@ -55,31 +55,40 @@ def test_all_files_have_one_schema_also_the_empty_one(model_path, source, tmp_pa
     assert len(schemas) == 1
 
 
+# A run that is killed while it writes the answers of the third file.
+KILLED = """
+import os, signal, sys
+from pyarrow import parquet
+from onsphere.scale import assess_dataset
+
+write, files = parquet.ParquetWriter.write_table, []
+
+def kill_in_the_third(writer, table):
+    write(writer, table)
+    files.append(writer)
+    if len(files) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+parquet.ParquetWriter.write_table = kill_in_the_third
+assess_dataset(*sys.argv[1:], n_workers=1)
+"""
+
+
 def test_a_killed_run_goes_on_and_ends_like_an_undisturbed_one(model_path, tmp_path):
-    source = tmp_path / "in"
+    source, out = tmp_path / "in", tmp_path / "killed"
     source.mkdir()
     for number in range(6):
-        parquet.write_table(make_rows(40_000, seed=number), source / f"{number}.parquet")
-    code = (
-        "import sys\nfrom onsphere.scale import assess_dataset\n"
-        "if __name__ == '__main__':\n    assess_dataset(*sys.argv[1:], n_workers=1)\n"
-    )
-    (tmp_path / "run.py").write_text(code)
-    command = [sys.executable, tmp_path / "run.py", model_path, source, tmp_path / "killed"]
-    process = subprocess.Popen(command, start_new_session=True)
-    while not list((tmp_path / "killed/_onsphere").glob("files/*.json")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    records = [json.loads(path.read_text()) for path in (tmp_path / "killed/_onsphere").glob("files/*.json")]
-    done = {tmp_path / "killed" / record["output"]: record for record in records}
-    written = {path: path.stat().st_mtime_ns for path in done}
-    assert 0 < len(done) < 6
-    resumed = assess_dataset(model_path, source, tmp_path / "killed", n_workers=2)
-    assert {path: path.stat().st_mtime_ns for path in done} == written  # not again
+        parquet.write_table(make_rows(500, seed=number), source / f"{number}.parquet")
+    killed = subprocess.run([sys.executable, "-c", KILLED, model_path, source, out], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    records = [json.loads(path.read_text()) for path in (out / "_onsphere/files").iterdir()]
+    written = {out / record["output"]: (out / record["output"]).stat().st_mtime_ns for record in records}
+    assert sorted(record["path"] for record in records) == ["0.parquet", "1.parquet"]
+    assert len(list(out.glob(".2-*.part"))) == 1  # half of the third
+    resumed = assess_dataset(model_path, source, out, n_workers=2)
+    assert {path: path.stat().st_mtime_ns for path in written} == written  # not again
     assert resumed == assess_dataset(model_path, source, tmp_path / "calm", n_workers=1)
-    assert read_bytes(tmp_path / "killed") == read_bytes(tmp_path / "calm")
+    assert read_bytes(out) == read_bytes(tmp_path / "calm")
 
 
 def test_a_second_run_into_a_folder_waits_for_nothing_and_says_so(model_path, source, tmp_path):
@@ -178,12 +187,13 @@ def test_csv_arrow_and_compressed_files_are_read(model_path, tmp_path):
     with pa.CompressedOutputStream(str(source / "b.csv.gz"), "gzip") as stream:
         csv.write_csv(rows, stream)
     feather.write_feather(rows, source / "c.arrow", compression="uncompressed")
+    rows.to_pandas().to_csv(source / "0.csv.zip", index=False)  # the first file, which is looked at before the others
     for name in ("_skipped.csv", ".hidden.csv", "notes.md"):
         (source / name).write_text("not a table")
     summary = assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
-    assert (summary.files, summary.rows) == (3, 60)
+    assert (summary.files, summary.rows) == (4, 80)
     answers = to_frame(tmp_path / "out")
-    assert answers["id"].tolist() == rows["id"].to_pylist() * 3
+    assert answers["id"].tolist() == rows["id"].to_pylist() * 4
 
 
 def test_folders_count_as_columns(table_fit, model_path, tmp_path):
@@ -265,23 +275,16 @@ def test_answers_inside_the_folder_of_the_files_are_no_files_to_assess(model_pat
     assert assess_dataset(model_path, source, source.with_name("input"), n_workers=1).files == 4  # not inside "in"
 
 
-def test_a_full_disk_ends_a_run_that_can_go_on(model_path, source, tmp_path):
-    """A limit on the size of files, of a process of its own, does what a full disk does."""
-    code = (
-        "import resource, sys\nfrom onsphere.scale import assess_dataset\n"
-        "from onsphere.errors import InvalidInputError\n"
-        "import signal\n"
-        "if __name__ == '__main__':\n"
-        "    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))\n"
-        "    try:\n        assess_dataset(*sys.argv[1:], n_workers=1)\n"
-        "    except InvalidInputError as error:\n        print(error)\n"
-    )
-    (tmp_path / "run.py").write_text(code)
-    command = [sys.executable, tmp_path / "run.py", model_path, source, tmp_path / "out"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "free space on the disk" in said
-    assert "run this again to go on" in said
+def test_a_full_disk_ends_a_run_that_can_go_on(model_path, source, tmp_path, monkeypatch):
+    """A limit on the size of files does what a full disk does."""
+    usual, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, usual[1]))
+    try:
+        with pytest.raises(InvalidInputError, match=r"free space on the disk\. .* run this again to go on"):
+            assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        signal.signal(signal.SIGXFSZ, handler)
     assert assess_dataset(model_path, source, tmp_path / "out", n_workers=1).rows == 150
 
 
@@ -290,7 +293,8 @@ def test_a_node_loads_the_model_that_it_is_sent_once_and_leaves_no_copy(model_pa
     content = model_path.read_bytes()
     digest = f"{hashlib.sha256(content).hexdigest()}.onsphere"
     [file] = [file for file in Folder(source).list_files() if file.path.endswith("a.parquet")]
-    job = _make_job(file, digest, Folder(source), Folder(tmp_path / "out"), None, pa.schema([]))
+    answers = _name_answers(file, digest)
+    job = Job(file, Folder(source), Folder(tmp_path / "out"), *answers, digest, None, pa.schema([]), ())
     assert str(job) == "year=2023/a.parquet"
     monkeypatch.setattr("onsphere.scale.worker._loaded", {})
     (tmp_path / f"onsphere-{digest}").write_bytes(b"a model that somebody planted")
@@ -311,6 +315,13 @@ def test_a_model_without_a_threshold_accepts_and_rejects_nothing(table_fit, sour
 
 
 # --- what a run trusts, and what it leaves alone ---
+
+
+def test_options_that_came_to_nothing_do_not_keep_others_out(model_path, source, tmp_path):
+    message = r"Expected the column\(s\) lott in year=2023/a\.parquet\. Got id, size, age, city, year\."
+    with pytest.raises(InvalidInputError, match=message):
+        assess_dataset(model_path, source, tmp_path / "out", keep=["lott"])
+    assert assess_dataset(model_path, source, tmp_path / "out", keep=["id"], n_workers=1).rows == 150
 
 
 def test_another_source_needs_another_folder(model_path, source, tmp_path):
@@ -339,7 +350,7 @@ def test_a_full_disk_ends_the_run_even_if_bad_files_are_skipped(model_path, sour
 
 def test_one_process_loads_the_model_once(model_path, source, tmp_path, monkeypatch):
     loaded, load = [], assessor.open_deployed
-    monkeypatch.setattr(assessor, "open_deployed", lambda path: loaded.append(path) or load(path))
+    monkeypatch.setattr(assessor, "open_deployed", lambda path, content: loaded.append(path) or load(path, content))
     assess_dataset(model_path, source, tmp_path / "out", n_workers=1)
     assert loaded == [model_path]
 

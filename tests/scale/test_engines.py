@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,9 @@ def test_every_job_is_answered_once(n_workers):
     assert found == {number: -number for number in range(9)}
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_an_interrupt_does_not_wait_for_the_jobs_of_others(engine, monkeypatch):
-    monkeypatch.setattr(engines, "_work_meanwhile", lambda work, left: nullcontext([]))
+def test_an_interrupt_does_not_wait_for_the_jobs_of_others():
     # Each job waits for a signal that never comes, for some seconds.
-    jobs = run_jobs(signal.sigtimedwait, [[] for _ in range(20)], 0.7, engine=engine, n_workers=2)
+    jobs = run_jobs(signal.sigtimedwait, [[] for _ in range(20)], 0.7, n_workers=2)
     assert next(jobs) == ([], None)
     with pytest.raises(KeyboardInterrupt):
         jobs.throw(KeyboardInterrupt)
@@ -58,11 +55,6 @@ def wait_for_others(job, place):
         time.sleep(0.01)
     (place / str(job)).touch()
     return IS_FIRST
-
-def exit_elsewhere(job, place):
-    if not IS_FIRST:
-        os._exit(1)
-    time.sleep(0.2)
 
 def say_pid_and_sleep(job, place):
     Path(place, str(os.getpid())).touch()
@@ -96,20 +88,16 @@ def test_this_process_works_too_and_keeps_nobody_waiting(tmp_path):
     assert found[0] == ["2", "True"]
 
 
-def test_a_worker_that_is_killed_is_an_error_that_names_its_job(tmp_path):
-    message = r"killed, at one of {}\. .* use fewer workers.*__main__"
-    with pytest.raises(InvalidInputError, match=message.format(re.escape(str(os._exit)))):
-        list(run_jobs(operator.call, [os._exit], 7, n_workers=2))  # the first job is never one of this process
-    _, said = start(tmp_path, "exit_elsewhere", 9).communicate()
-    assert re.search(message.format(0), said)
+def test_a_worker_that_is_killed_is_an_error_that_names_its_job():
+    message = rf"killed, at one of {re.escape(str(os._exit))}\. .* use fewer workers.*__main__"
+    with pytest.raises(InvalidInputError, match=message):
+        list(run_jobs(operator.call, [os._exit, *[abs] * 8], 7, n_workers=2))  # this process never takes the first job
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_run_that_is_stopped_does_not_wait_for_the_files_of_others(tmp_path, monkeypatch, engine):
+def test_a_run_that_is_stopped_does_not_wait_for_the_files_of_others(tmp_path, engine):
     if engine == "ray":
         pytest.importorskip("ray")
-        monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     process = start(tmp_path, "sleep_elsewhere", 100_000, engine)
     while not list((tmp_path / "pids").iterdir()):
         assert process.poll() is None
@@ -179,13 +167,8 @@ def test_ray_may_be_started_by_any_thread(monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_new_cluster_works_alone_or_with_this_process_and_is_closed_in_the_end(monkeypatch):
+def test_a_new_cluster_works_with_this_process_and_is_closed_in_the_end():
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert dict(run_jobs(posixpath.join, "abc", "x", engine="ray", n_workers=1)) == {"a": "a/x", "b": "b/x", "c": "c/x"}
-    assert not ray.is_initialized()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # not that of Ray
 
     def is_elsewhere(job, pid):
         while (
@@ -195,16 +178,26 @@ def test_a_new_cluster_works_alone_or_with_this_process_and_is_closed_in_the_end
         time.sleep(0.01)
         return os.getpid() != pid
 
+    on_end = signal.getsignal(signal.SIGTERM)
     found = dict(run_jobs(is_elsewhere, range(40), os.getpid(), engine="ray", n_workers=2))
     assert sorted(found) == list(range(40))
     assert not found[0]  # done while the cluster started
     assert set(found.values()) == {True, False}
     assert not ray.is_initialized()
+    assert signal.getsignal(signal.SIGTERM) == on_end  # and not that of Ray, another function each time
+
+
+def test_a_new_cluster_for_one_worker_works_alone(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(engines, "_run_on_cluster", lambda *given: given[2:])
+    assert run_jobs(posixpath.join, "abc", "x", engine="ray", n_workers=1) == ("x", 1, None)
 
 
 def test_an_error_while_a_cluster_starts_is_not_lost(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "init", lambda **options: time.sleep(0.1))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray, "put", lambda shared: shared)
     with pytest.raises(ZeroDivisionError):

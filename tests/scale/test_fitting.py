@@ -9,6 +9,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from onsphere import FrozenHead, HCMRegressor
+from onsphere.decision import AcceptShare
 from onsphere.errors import InvalidInputError, MissingExtraError
 from onsphere.scale import CalibrationSketch, calibrate_dataset, fit_head
 
@@ -90,6 +91,7 @@ def test_the_index_of_pandas_is_no_feature(tmp_path):
     ("options", "message"),
     [
         ({"head": None}, "'head'.*a FrozenHead"),
+        ({"head": FrozenHead("cubic")}, "^The 'kind' parameter of FrozenHead"),  # and not of a file
         ({"targets": None}, "'targets'"),
         ({"targets": []}, "'targets'"),
         ({"targets": 3}, "'targets'"),
@@ -121,7 +123,11 @@ def test_what_cannot_be_fitted_is_named_with_its_file(tmp_path):
     with pytest.raises(InvalidInputError, match=r"^2\.parquet: Expected a number in the column b, row 8 .*'nine'"):
         fit_head(head, tmp_path, "y", features=NAMES, n_workers=1)
     ROWS[:9].assign(y=np.arange(9)).to_parquet(tmp_path / "2.parquet")
-    with pytest.raises(InvalidInputError, match="Got numbers in some and classes in others"):
+    with pytest.raises(InvalidInputError, match=r"^2\.parquet: .*Got numbers in some and classes in others"):
+        fit_head(head, tmp_path, "y", features=NAMES, n_workers=1)
+    for number in (1, 2):
+        ROWS[: 2 - number].to_parquet(tmp_path / f"{number}.parquet")
+    with pytest.raises(InvalidInputError, match=r"Expected files with at least two rows\. Got one in"):
         fit_head(head, tmp_path, "y", features=NAMES, n_workers=1)
     with pytest.raises(InvalidInputError, match="without a calibration of its own"):
         fit_head(FrozenHead(calibration="cv"), tmp_path, "y")
@@ -144,9 +150,17 @@ def test_a_calibration_of_few_rows_is_that_of_the_model(tmp_path, model):
     rows = pd.concat([pd.read_parquet(path) for path in sorted(folder.iterdir())])
     expected = model.calibrate(rows[NAMES], rows["y"]).predict_interval(NEW, coverage=0.9)
     ROWS[:0].to_parquet(folder / "empty.parquet")
-    found = calibrate_dataset(model, folder, "y", n_workers=2)
+    found = calibrate_dataset(model, folder, "y", n_workers=1)
     np.testing.assert_allclose(found.predict_interval(NEW, coverage=0.9), expected, rtol=1e-12)
     assert len(found.calibration_) == 900
+
+
+def test_a_threshold_is_fitted_to_the_new_rows_as_calibrate_does(tmp_path, model):
+    folder = write_shards(tmp_path / "in", make_rows(300, seed=3), 2)
+    model.calibrate(ROWS[NAMES][400:], ROWS["y"][400:]).set_threshold(AcceptShare(0.9))
+    before = model.threshold_
+    found = calibrate_dataset(model, folder, "y", n_workers=1).threshold_
+    assert found == model.calibrate(make_rows(300, seed=3)[NAMES], make_rows(300, seed=3)["y"]).threshold_ != before
 
 
 def test_classes_are_calibrated_too(tmp_path):

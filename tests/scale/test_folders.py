@@ -76,5 +76,15 @@ def test_a_relative_place_is_the_same_for_every_process(tmp_path, monkeypatch):
     assert pickle.loads(sent).root == tmp_path / "in"
 
 
+def test_a_folder_has_a_name():
+    with pytest.raises(InvalidInputError, match="Got an empty one"):  # and not all of the working folder
+        Folder("")
+
+
+def test_a_missing_folder_is_named_without_a_number(tmp_path):
+    with pytest.raises(InvalidInputError, match=rf"be used: {tmp_path}/gone\. Got: No such file or directory: "):
+        Folder(tmp_path / "gone").list_inputs()
+
+
 def test_removing_what_is_not_there_is_no_error(tmp_path):
     Folder(tmp_path).remove("nothing.csv")

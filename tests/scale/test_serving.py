@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from types import SimpleNamespace
 from unittest import mock
 
@@ -41,9 +41,11 @@ def wait_until_ready(address):
 
 def compare_with_plain_service(address, model_path, folder):
     settings = Settings(str(model_path), store=str(folder / "plain.sqlite"), **PATIENT)
-    with mock.patch.dict(os.environ):
+    with ExitStack() as stack:
+        # One thread, as Ray gives to a replica: the number of threads decides how sums are rounded.
+        stack.enter_context(mock.patch.dict(os.environ, OMP_NUM_THREADS="1"))
         plain = build_app(settings.to_environment())
-    with TestClient(plain, base_url="http://127.0.0.1") as client:
+        client = stack.enter_context(TestClient(plain, base_url="http://127.0.0.1"))
         for body in (make_request(1), {"rows": make_rows(500, seed=2).to_pylist()}, {"rows": [{"size": "big"}]}):
             ours, theirs = (
                 httpx.post(f"{address}/v1/assess", json=body, timeout=60),

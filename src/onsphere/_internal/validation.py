@@ -264,7 +264,7 @@ def check_rows(owner: Any, X: Any, *, fitting: bool, allow_nan: bool, accept_spa
             )
         numeric = [name for name, kind in zip(X.columns, X.dtypes, strict=True) if _is_numeric(kind)]
         if numeric:
-            check_array(X[numeric], estimator=owner, input_name="X", **options)
+            check_array(X if has_only_numbers(X) else X[numeric], estimator=owner, input_name="X", **options)
         return X
 
 

@@ -26,6 +26,7 @@ __all__ = ["Ranks", "draw_uniforms"]
 
 N_CUTS = 1000  # calibration scores that are kept, at most, as cuts between cells
 _CHUNK = 256  # rows that are compared with each other at a time
+_EARLIER = np.tri(_CHUNK, k=-1, dtype=bool)  # which rows of a chunk come before each
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # the increment of splitmix64
 
@@ -88,9 +89,9 @@ class Ranks:
         """Return how much lies above the cell of each new score and within it, at its turn, and count them all."""
         mass = self.gaps + self.counts
         above = mass[::-1].cumsum()[::-1] - mass
-        earlier = np.tri(len(cells), k=-1, dtype=bool)
-        n_above = np.sum(earlier & (cells > cells[:, None]), axis=1)
-        n_equal = np.sum(earlier & (cells == cells[:, None]), axis=1)
+        short, earlier = cells.astype(np.int32), _EARLIER[: len(cells), : len(cells)]  # half the time of int64
+        n_above = np.sum(earlier & (short > short[:, None]), axis=1, dtype=np.int32)
+        n_equal = np.sum(earlier & (short == short[:, None]), axis=1, dtype=np.int32)
         self.counts += np.bincount(cells, minlength=len(self.counts))
         return above[cells] + n_above, mass[cells] + n_equal
 

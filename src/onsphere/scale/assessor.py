@@ -39,6 +39,8 @@ class Assessor:
     keep : sequence of str, optional
         The columns of a table that stay beside the answers; by default the keys of the model that the table has. One
         with the name of an answer becomes key_NAME.
+    content : bytes, optional
+        What the file holds, if it has been read already.
 
     Attributes
     ----------
@@ -62,11 +64,18 @@ class Assessor:
     ['size', 'value', 'uncertainty']
     """
 
-    def __init__(self, path: str | Path, *, coverage: float | None = None, keep: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        coverage: float | None = None,
+        keep: Sequence[str] | None = None,
+        content: bytes | None = None,
+    ) -> None:
         from threadpoolctl import ThreadpoolController
 
         try:
-            import pyarrow  # noqa: F401  # type: ignore[reportUnusedImport]
+            import pyarrow as pa
         except ImportError:
             raise missing_extra_error("Assessor", "pyarrow", "scale") from None
         if coverage is not None:
@@ -75,7 +84,7 @@ class Assessor:
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
             raise parameter_error("Assessor", "keep", "a list of names of columns", keep)
         check_unique_names("keep", names)
-        self._model = open_deployed(path)
+        self._model = open_deployed(path, content)
         facts = self._model.facts
         if not facts.is_table:
             raise InvalidInputError(
@@ -89,7 +98,8 @@ class Assessor:
         self._features = [column.name for column in features]
         self._are_numbers = all(column.kind in ("number", "boolean") for column in features)
         self._threads = ThreadpoolController()
-        self.answer_schema = self._answer(self._make_empty_row()).schema
+        empty = pa.table({name: pa.nulls(1, pa.string()) for name in self._features})
+        self.answer_schema = self._answer(self._read(empty, "the table", 0)).schema
 
     def __call__(
         self, table: Any, *, source: str = "the table", first_row: int = 0, monitor: DriftMonitor | None = None
@@ -153,7 +163,7 @@ class Assessor:
         return DriftMonitor(Calibration(facts.calibration, np.zeros(len(facts.calibration)), missed=facts.missed))
 
     def _read(self, table: Any, source: str, first_row: int) -> Any:
-        """Return the features as `read_features` does; plain numbers at once, since that looks at cells many times."""
+        """Return the features as `read_features` does; plain numbers in one step, since that reads cells many times."""
         if self._are_numbers:
             numbers = _read_plain_numbers(table)
             if numbers is not None:
@@ -177,12 +187,6 @@ class Assessor:
             answers["reason"] = _encode_reasons(result.reason, result.accepted)
         return pa.table(answers)
 
-    def _make_empty_row(self) -> Any:
-        import pyarrow as pa
-
-        table = pa.table({name: pa.nulls(1, pa.string()) for name in self._features})
-        return read_features(to_frame(table), self.columns)
-
 
 def _read_plain_numbers(table: Any) -> Any:
     """Return columns of finite numbers as float64, shape (p, n); None if any is something else, or has gaps."""
@@ -197,7 +201,7 @@ def _read_plain_numbers(table: Any) -> Any:
 
 
 def _encode_reasons(reasons: Any, accepted: Any) -> Any:
-    """Return the words as Arrow text; there are few different ones, so that each is written once, not in every row."""
+    """Return the reasons as Arrow text, each of the few different ones converted once and not in every row."""
     import pyarrow as pa
 
     codes, words = np.zeros(len(reasons), dtype=np.int8), [""]

@@ -16,6 +16,7 @@ import numpy as np
 
 from onsphere._internal.validation import check_option
 from onsphere.errors import InvalidInputError
+from onsphere.export.deployed import read_content
 from onsphere.scale.assessor import Assessor
 from onsphere.scale.engines import check_engine, run_jobs
 from onsphere.scale.folders import RECORDS, RUN, Folder, StoredFile
@@ -92,7 +93,7 @@ def assess_dataset(
     address : str, optional
         Of the Ray cluster; by default a new one on this machine.
     on_error : {"stop", "skip"}
-        Whether a file that cannot be assessed ends the run, or is told at the end; what is done is kept either way.
+        Whether a file that cannot be assessed ends the run, or is reported at the end; what is done is kept either way.
     on_progress : function of an int and a float, optional
         Called first and after each file, with the number of rows and the share of bytes that are done.
     """
@@ -100,16 +101,20 @@ def assess_dataset(
     check_engine("assess_dataset", **where)
     check_option("assess_dataset", "on_error", on_error, ON_ERROR)
     model, inside, outside = Path(model), Folder(source), Folder(out)
-    assessor = Assessor(model, coverage=coverage, keep=keep)
-    content = model.read_bytes()
+    content = read_content(model)
+    assessor = Assessor(model, coverage=coverage, keep=keep, content=content)
     files = _list_inputs(inside, outside)
-    with _lock(outside), _clean(outside):
+    with _lock(outside):
         digest = f"{hashlib.sha256(content).hexdigest()}{model.suffix}"
-        options = {"model": digest, "coverage": assessor.coverage, "keep": None if keep is None else list(keep)}
-        _check_same_run(outside, options | {"source": str(inside).split("?")[0]})
-        kept = _find_kept(assessor, inside, files, skip=on_error == "skip")
-        absent = [name for name in _list_wanted(assessor) if name not in kept.names]
-        jobs = [_make_job(file, digest, inside, outside, coverage, kept, absent) for file in files]
+        options = {"model": digest, "coverage": assessor.coverage, "keep": assessor.keep}
+        options["source"] = str(inside).split("?")[0]
+        is_new = _check_same_run(outside, options)
+        wanted = assessor.list_kept([column.name for column in assessor.columns])  # of files with all columns
+        kept = _find_kept(assessor, wanted, inside, files, skip=on_error == "skip")
+        if is_new:  # only now, so that another try may have other options
+            outside.write_record(RUN, options)
+        shared = digest, coverage, kept, tuple(name for name in wanted if name not in kept.names)
+        jobs = [Job(file, inside, outside, *_name_answers(file, digest), *shared) for file in files]
         keep_assessor(assessor, jobs[0])
         done = _find_done(outside, jobs)
         outside.remove(_SUMMARY)  # of a former run
@@ -175,7 +180,10 @@ def _list_inputs(source: Folder, out: Folder) -> list[StoredFile]:
 
 @contextmanager
 def _lock(out: Folder) -> Generator[None]:
-    """Keep other runs out of a folder on this disk; two runs into one object store write the same bytes."""
+    """Keep other runs out of a folder on this disk, and leave no file in it that is half written.
+
+    Two runs into one object store write the same bytes.
+    """
     if not out.is_local:
         yield
         return
@@ -196,33 +204,29 @@ def _lock(out: Folder) -> Generator[None]:
                 f"Expected a folder that no other run writes to. Got {out}, which another one uses now. Wait for "
                 "it, or choose another folder."
             ) from None
-        yield
+        out.remove_leftovers()  # of a process that was killed
+        try:
+            yield
+        finally:
+            out.remove_leftovers()  # of workers and lost nodes
 
 
-@contextmanager
-def _clean(out: Folder) -> Generator[None]:
-    """Remove what a process that was killed left behind, before the work and, of workers and lost nodes, after it."""
-    out.remove_leftovers()
-    try:
-        yield
-    finally:
-        out.remove_leftovers()
-
-
-def _check_same_run(out: Folder, options: dict[str, Any]) -> None:
+def _check_same_run(out: Folder, options: dict[str, Any]) -> bool:
+    """Check that a former run into this folder had the same options; return whether there was none."""
     former = out.read_record(RUN)
-    if former is None:
-        out.write_record(RUN, options)
-    elif former != options:
+    if former not in (None, options):
         names = " and ".join(name for name in options if former.get(name) != options[name])
         how = f"begun with another {names}" if former else f"whose {RUN} is damaged"
         raise InvalidInputError(
             f"Expected a folder that is empty, or was begun with the same source, model and options. Got {out}, {how}. "
             "Choose another folder."
         )
+    return former is None
 
 
-def _find_kept(assessor: Assessor, source: Folder, files: Sequence[StoredFile], *, skip: bool) -> Any:
+def _find_kept(
+    assessor: Assessor, wanted: Sequence[str], source: Folder, files: Sequence[StoredFile], *, skip: bool
+) -> Any:
     """Return the schema of the columns that are kept, as the first file has them.
 
     With `skip` it is the first that can be read. A column without any cell has the type of a later file.
@@ -232,7 +236,7 @@ def _find_kept(assessor: Assessor, source: Folder, files: Sequence[StoredFile], 
     kept, first_error = None, None
     for file in files:
         try:
-            found = _read_kept(assessor, source, file)
+            found = _read_kept(assessor, wanted, source, file)
         except Exception as error:  # whatever keeps a file from being read
             if not skip:
                 raise
@@ -250,45 +254,30 @@ def _find_kept(assessor: Assessor, source: Folder, files: Sequence[StoredFile], 
     return kept
 
 
-def _read_kept(assessor: Assessor, source: Folder, file: StoredFile) -> Any:
+def _read_kept(assessor: Assessor, wanted: Sequence[str], source: Folder, file: StoredFile) -> Any:
     """Return the schema of the columns that are kept of a file, without those that its folder says."""
     import pyarrow as pa
 
-    wanted = list_columns(assessor, _list_wanted(assessor), file)
     with source.open_copy(file.path) as path:
-        found = {each.name: each for each in read_schema(path, wanted)}
-    names = [*found, *file.partition]
+        found = {each.name: each for each in read_schema(path, list_columns(assessor, wanted, file))}
+        names = [*read_schema(path).names, *file.partition]
     kept = assessor.list_kept(names)
     check_has(file.path, names, kept)
     return pa.schema([found[name] for name in kept if name not in file.partition])
 
 
-def _list_wanted(assessor: Assessor) -> list[str]:
-    """List the columns that are kept of files which have all columns of the model."""
-    return assessor.list_kept([column.name for column in assessor.columns])
-
-
-def _make_job(
-    file: StoredFile,
-    model: str,
-    source: Folder,
-    out: Folder,
-    coverage: float | None,
-    kept: Any,
-    absent: Sequence[str] = (),
-) -> Job:
-    """Name the output of a file after the file, its content as far as size and time tell, and the model."""
+def _name_answers(file: StoredFile, model: str) -> tuple[str, str]:
+    """Name the answers of a file, and their record, after the file, its size and time, and the model."""
     words = f"{file.path}\n{file.size}\n{file.modified}\n{model}".encode(errors="surrogateescape")
     digest, place = hashlib.sha256(words).hexdigest()[:16], PurePosixPath(file.path)
     stem = place.name.split(".")[0].encode(errors="surrogateescape")[:_LONGEST_STEM].decode(errors="ignore")
-    output, record = str(place.with_name(f"{stem}-{digest}.parquet")), f"{RECORDS}/files/{digest}.json"
-    return Job(file, source, out, output, record, model, coverage, kept, tuple(absent))
+    return str(place.with_name(f"{stem}-{digest}.parquet")), f"{RECORDS}/files/{digest}.json"
 
 
 def _find_done(out: Folder, jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    """Return the records of jobs that are done, and remove what is there of files that have changed or gone.
+    """Return the records of jobs that are done, and remove the answers of files that have changed or gone.
 
-    What a record says is not trusted with what is removed: answers are found by the hash in their names.
+    No record decides what is removed: answers are found by the hash in their names.
     """
     by_record = {job.record: job for job in jobs}
     sizes = {file.path: file.size for file in out.list_files()}

@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 
 
 def check_engine(owner: str, engine: str, n_workers: int | None, address: str | None) -> None:
-    """Check what says where the work is done."""
+    """Check the options that say where the work is done."""
     check_option(owner, "engine", engine, ENGINES)
     if n_workers is not None:
         check_number(owner, "n_workers", n_workers, above=1, closed="left", whole=True)
@@ -62,15 +62,16 @@ def run_jobs(
         As in `check_engine`; by default one worker on each core of this machine or of the cluster. Without an address,
         Ray runs on the cluster that this process is connected to, or on a new one on this machine.
     """
+    left, n_here = deque(jobs), n_workers or os.cpu_count() or 1
     if engine == "local":
-        return _run_locally(work, deque(jobs), shared, n_workers or os.cpu_count() or 1)
-    if address is None and not _import_ray().is_initialized() and (n_workers or os.cpu_count() or 1) > 1:
-        return _run_on_new_cluster(work, deque(jobs), shared, n_workers or os.cpu_count() or 1)
-    return _run_on_cluster(work, jobs, shared, n_workers, address)
+        return _run_locally(work, left, shared, n_here)
+    if address is None and n_here > 1 and not _import_ray().is_initialized():
+        return _run_on_new_cluster(work, left, shared, n_here)
+    return _run_on_cluster(work, left, shared, n_workers, address)
 
 
 class _Team(Generic[Job, Answer]):
-    """This process and others, who share the jobs that are left.
+    """This process and others, which share the jobs that are left.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class _Team(Generic[Job, Answer]):
 
     def hand_out(self) -> None:
         """Give the others as many jobs as keep them busy."""
-        # Towards the end nobody gets a job that another one could begin at once.
+        # Towards the end no job waits for a worker while another one is idle.
         n_each = _WAITING if len(self._left) > _WAITING * (self._n_others + 1) else 1
         with suppress(IndexError):  # this process was quicker
             while self._left and sum(not each.done() for each in list(self.running)) < n_each * self._n_others:
@@ -211,20 +212,17 @@ def _work_meanwhile(work: Callable[[Job], Answer], left: deque[Job]) -> Generato
 
 
 def _run_on_cluster(
-    work: Callable[[Job, Any], Answer], jobs: Iterable[Job], shared: Any, n_workers: int | None, address: str | None
+    work: Callable[[Job, Any], Answer], left: deque[Job], shared: Any, n_workers: int | None, address: str | None
 ) -> Iterator[tuple[Job, Answer]]:
     """Let tasks on a Ray cluster do all jobs."""
     with connect(address, n_cores=n_workers) as ray:
         n_at_once = n_workers or _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
         submit = _make_submit(ray, work, shared)
-        left, running = iter(jobs), dict[Any, Job]()
-        while True:
-            for job in left:
+        running = dict[Any, Job]()
+        while left or running:
+            while left and len(running) < n_at_once:
+                job = left.popleft()
                 running[submit(job)] = job
-                if len(running) >= n_at_once:
-                    break
-            if not running:
-                return
             for done in ray.wait(list(running), num_returns=1)[0]:
                 yield running.pop(done), ray.get(done)
 

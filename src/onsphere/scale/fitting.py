@@ -116,16 +116,17 @@ def fit_head(
             "out, and call calibrate_dataset on other files."
         )
     fitted: Any = clone(head)
+    fitted._check_parameters()
     fitted._check_rows(_make_zeros(parts[0].features, n_rows=2), fitting=True)  # which fixes the names of the columns
     with connect(address, n_cores=n_workers) if engine == "ray" else nullcontext():  # once for both readings
         run = partial(_run, engine=engine, n_workers=n_workers, address=None)
-        surveys = [survey for survey in run(_survey_file, parts, (fitted, fitted._draw_seed())) if survey is not None]
-        if not surveys:
-            raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
+        survey = _add_up(operator.add, run(_survey_file, parts, (fitted, fitted._draw_seed())), source)
         one, several = np.empty(0), _make_zeros(parts[0].targets, n_rows=0)  # which say what the outputs are called
-        fitted._begin_from(reduce(operator.add, surveys), one if len(parts[0].targets) == 1 else several)
-        for found in run(_sum_file, parts, FrozenHead.like(fitted)):
+        fitted._begin_from(survey, one if len(parts[0].targets) == 1 else several)
+        for _, found in run(_sum_file, parts, FrozenHead.like(fitted)):
             fitted.merge(found)
+    if fitted.n_rows_ == 1:
+        raise InvalidInputError(f"Expected files with at least two rows. Got one in {source}. Add rows.")
     fitted._solve()
     return fitted
 
@@ -143,7 +144,8 @@ def calibrate_dataset(
 
     Of up to about 4,000 rows the calibration is that of `model.calibrate`. Of more it has 10,000 rows, which a
     `CalibrationSketch` chose from all: a coverage of 90 % for new rows is kept, whatever the error of the sketch.
-    Intervals of single outputs, and those with unequal tails, are as good as with 10,000 rows.
+    Intervals of single outputs, and those with unequal tails, are as good as with 10,000 rows. A threshold that was set
+    before is fitted again to these rows, as in `model.calibrate`.
 
     Parameters
     ----------
@@ -164,11 +166,8 @@ def calibrate_dataset(
     is_class = classes is not None and classes.dtype.kind not in "iuf"  # numbers are compared as such
     parts = _list_parts("calibrate_dataset", source, targets, [str(name) for name in names], is_class=is_class)
     found = _run(_sketch_file, parts, model, engine=engine, n_workers=n_workers, address=address)
-    sketches = [sketch for sketch in found if sketch is not None]
-    if not sketches:
-        raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
-    known._drop_thresholds()
-    known._set_calibration(reduce(CalibrationSketch.merge, sketches).make_calibration())
+    known._set_calibration(_add_up(CalibrationSketch.merge, found, source).make_calibration())
+    known._fit_rule_again(known._rule, known._novelty_rule)
     return model
 
 
@@ -205,29 +204,37 @@ def _make_zeros(names: Sequence[str], *, n_rows: int) -> Any:
 
 
 def _run(
-    work: Callable[[_Part, Any], Answer],
-    parts: Sequence[_Part],
-    shared: Any,
-    *,
-    engine: str,
-    n_workers: int | None,
-    address: str | None,
-) -> Iterator[Answer]:
-    """Yield what the work makes of each part, in the order of the parts, so that sums are added in the same order."""
-    options: Any = {"engine": engine, "n_workers": n_workers, "address": address}
-    found = run_jobs(partial(_explain, work), parts, shared, **options)
-    waiting, turn = dict[str, Any](), iter(parts)
-    expected = next(turn)
-    for part, (answer, error) in found:
+    work: Callable[[_Part, Any], Answer], parts: Sequence[_Part], shared: Any, **where: Any
+) -> Iterator[tuple[_Part, Answer]]:
+    """Yield each part with what the work makes of it, in order, so that sums are always added in the same order."""
+    found, waiting = run_jobs(partial(_explain, work), parts, shared, **where), dict[str, Any]()
+    for part in parts:
+        while str(part) not in waiting:
+            done, answer = next(found)
+            waiting[str(done)] = answer
+        answer, error = waiting.pop(str(part))
         if error is not None:
             raise InvalidInputError(error)
-        waiting[str(part)] = answer
-        while expected is not None and str(expected) in waiting:
-            yield waiting.pop(str(expected))
-            expected = next(turn, None)
+        yield part, answer
+
+
+def _add_up(
+    add: Callable[[Answer, Answer], Answer], found: Iterator[tuple[_Part, Answer | None]], source: str | Path
+) -> Answer:
+    """Return the sum over files, without those that have no rows."""
+    total = None
+    for part, each in found:
+        try:
+            total = each if total is None else total if each is None else add(total, each)
+        except OnsphereError as error:
+            raise InvalidInputError(f"{part}: {error}") from None
+    if total is None:
+        raise InvalidInputError(f"Expected files with rows. Got {source}, without any.")
+    return total
 
 
 def _explain(work: Callable[[_Part, Any], Answer], part: _Part, shared: Any) -> tuple[Answer | None, str | None]:
+    """Return what the work makes of a part, or the error in words."""
     try:
         return work(part, shared), None
     except (OnsphereError, OSError) as error:

@@ -64,6 +64,8 @@ class Folder:
     """
 
     def __init__(self, place: str | Path) -> None:
+        if not str(place):
+            raise InvalidInputError("Expected the path or the address of a folder. Got an empty one. Name a folder.")
         # Whole, because another process may have another working folder.
         self.place = str(place) if "://" in str(place) else str(Path(place).resolve())
 
@@ -175,11 +177,10 @@ class Folder:
                 filesystem.delete_file(f"{root}/{path}")
 
     def remove_leftovers(self) -> None:
-        """Remove files that a process which was killed was writing, and nobody else's."""
-        if self.is_local:
-            for part in self.root.rglob(".*.part"):
-                if _LEFTOVER.fullmatch(part.name):
-                    part.unlink(missing_ok=True)
+        """Remove files on this disk that a process which was killed was writing, and nobody else's."""
+        for part in self.root.rglob(".*.part"):
+            if _LEFTOVER.fullmatch(part.name):
+                part.unlink(missing_ok=True)
 
     def _list(self, folder: str) -> list[StoredFile]:
         from pyarrow import fs
@@ -210,16 +211,16 @@ class Folder:
             raise self._make_error(error) from None
 
     def _make_error(self, error: Exception) -> InvalidInputError:
+        reason = re.sub(r"^\[Errno \d+\] ", "", " ".join(str(error).split())[:300])
         return InvalidInputError(
-            f"Expected a folder that can be used: {self}. Got: {' '.join(str(error).split())[:300]}. Check the "
-            "address and the rights to it."
+            f"Expected a folder that can be used: {self}. Got: {reason}. Check the address and the rights to it."
         )
 
 
 def _walk(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
     """Yield the files in a folder and in those below it; links lead to other folders, but not to one above.
 
-    Links to nothing are files too, which are then told to be missing.
+    Links to nothing are files too, which are then reported as missing.
     """
     real = os.path.realpath(folder)
     if real in above:

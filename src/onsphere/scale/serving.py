@@ -54,7 +54,6 @@ def run_replicas(settings: Any, *, address: str | None = None) -> Generator[str]
 
     _check(settings)
     environment = settings.to_environment()
-
     with connect(address):
         is_ours = not serve.status().proxies
         port = settings.port or _find_free_port(settings.host)
@@ -89,7 +88,7 @@ def build_app(environment: dict[str, str]) -> Any:
 
 
 def _check(settings: Any) -> None:
-    """Check what differs from a service without Ray: one store for all replicas, and no TLS of our own."""
+    """Check what a service on Ray needs: one store for all replicas, no TLS of our own, and a model."""
     from onsphere.service.settings import is_loopback
 
     if not settings.store_url.startswith("postgresql"):
@@ -105,7 +104,6 @@ def _check(settings: Any) -> None:
             "ONSPHERE_API_KEYS, listen on 127.0.0.1 behind the proxy, or set ONSPHERE_OPEN=1 where something else "
             "guards the service."
         )
-
     if not Path(settings.model).is_file():
         raise InvalidInputError(f"Expected the file of a model. Got {settings.model}, which does not exist.")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +30,7 @@ class Job:
     file: StoredFile
     source: Folder
     out: Folder
-    output: str
+    output: str  # the path of its answers
     record: str
     model: str  # the hash of its file, with the ending of that
     coverage: float | None
@@ -43,7 +42,7 @@ class Job:
 
 
 def assess_file(job: Job, model: bytes) -> dict[str, Any]:
-    """Assess a file, write the answers and then the record of it, and return that; or the error, in words.
+    """Assess a file, write the answers and then their record, and return it, or the error in words.
 
     The model is the content of its file, which another node may not have.
     """
@@ -66,13 +65,13 @@ def assess_file(job: Job, model: bytes) -> dict[str, Any]:
         job.out.write_record(job.record, record)
     except Exception as error:  # whatever one file holds, the others go on
         name = "" if isinstance(error, OnsphereError | OSError) else f"{type(error).__name__}: "
-        said = f"{job.file.path}: {name}{' '.join(str(error).split())}"
-        return {"error": said, "is_disk_full": _is_disk_full(error)}
+        message = f"{job.file.path}: {name}{' '.join(str(error).split())}"
+        return {"error": message, "is_disk_full": _is_disk_full(error)}
     return record
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error, or the one that it explains, is that of a disk without room."""
+    """Return whether an error, or one behind it, is that of a full disk."""
     found = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return found or (error is not None and _is_disk_full(error.__context__))
 
@@ -89,7 +88,7 @@ def _make_key(job: Job) -> tuple[Any, ...]:
 
 
 def _load_assessor(content: bytes, job: Job) -> Assessor:
-    """Return the model that the run began with, which is loaded once, from a copy that nobody else sees."""
+    """Return the model that the run began with, which is loaded once."""
     key = _make_key(job)
     if key not in _loaded:
         if hashlib.sha256(content).hexdigest() != Path(job.model).stem:
@@ -97,11 +96,8 @@ def _load_assessor(content: bytes, job: Job) -> Assessor:
                 "Expected the model that this run began with. Got another one under its name. Run this again, into "
                 "another folder."
             )
-        with tempfile.TemporaryDirectory(prefix="onsphere-") as folder:
-            path = Path(folder) / job.model
-            path.write_bytes(content)
-            _loaded.clear()
-            _loaded[key] = Assessor(path, coverage=job.coverage, keep=job.kept.names)
+        _loaded.clear()
+        _loaded[key] = Assessor(job.model, coverage=job.coverage, keep=job.kept.names, content=content)
     return _loaded[key]
 
 
@@ -127,7 +123,7 @@ def list_columns(assessor: Assessor, keep: Sequence[str], file: StoredFile) -> l
 
 
 def _check_absent(job: Job, path: Path) -> None:
-    """Check that a file has no key that the first one lacks, and that would be lost without a word."""
+    """Check that a file has no key that the first one lacks, which would be dropped silently."""
     found = [name for name in job.absent if name in read_schema(path).names]
     if found:
         raise InvalidInputError(
@@ -170,7 +166,7 @@ def _cast(cells: Any, wanted: Any, path: str) -> Any:
 
 
 def _can_hold(wanted: Any, found: Any) -> bool:
-    """Return whether cells of a type say the same as cells of another one, where the cast finds no cell too large."""
+    """Return whether cells of one type keep their meaning in another, unless the cast finds one too large."""
     from pyarrow import types
 
     wanted, found = (each.value_type if types.is_dictionary(each) else each for each in (wanted, found))

@@ -175,13 +175,14 @@ def select_columns(source: str, names: Sequence[str], columns: Sequence[Column])
 
 
 def check_has(source: str, names: Sequence[str], needed: Sequence[str]) -> None:
-    """Check that a table has the columns that a model needs."""
+    """Check that a table has the columns that are needed."""
     missing = [name for name in needed if name not in set(names)]
     if missing:
+        others = [name for name in names if name not in set(needed)]
         delimiter = " If the CSV file has them, pass its delimiter, which was not found." if len(names) == 1 else ""
         raise InvalidInputError(
             f"Expected the column(s) {join_names(missing)} in {source}. Got {join_names(names)}."
-            f"{suggest_name(missing[0], names)} Pass a table with the columns that the model was fitted on.{delimiter}"
+            f"{suggest_name(missing[0], others)} Pass a table that has them all.{delimiter}"
         )
 
 

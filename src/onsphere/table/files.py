@@ -126,22 +126,22 @@ def read_schema(path: str | Path, columns: Sequence[Column] | None = None) -> An
     """Return the names and types of the columns that `read_batches` yields; by default of all, text in CSV."""
     import pyarrow as pa
 
-    path = Path(path)
-    with _explain_errors(path):
-        match _find_format(path, str(path)):
+    source = str(path)
+    with _explain_errors(Path(path)), _open_in_place(Path(path)) as local:
+        match _find_format(local, source):
             case "parquet":
                 import pyarrow.parquet as parquet
 
-                schema = parquet.read_schema(path)
+                schema = parquet.read_schema(local)
             case "arrow":
-                schema = _open_arrow(path).schema
+                schema = _open_arrow(local).schema
             case _:
-                names = Dialect(path, None, allow_empty=True).names
+                names = Dialect(local, None, source, allow_empty=True).names
                 found = [Column(name, "key") for name in names] if columns is None else columns
-                return pa.schema(_choose_types(select_columns(str(path), names, found)))
+                return pa.schema(_choose_types(select_columns(source, names, found)))
         if columns is None:
             return schema
-        return pa.schema([schema.field(each.name) for each in select_columns(str(path), schema.names, columns)])
+        return pa.schema([schema.field(each.name) for each in select_columns(source, schema.names, columns)])
 
 
 def to_frame(table: Any) -> Any:
