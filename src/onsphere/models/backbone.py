@@ -36,7 +36,7 @@ from onsphere._internal.validation import (
     wrap_backbone_errors,
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, OnsphereWarning
-from onsphere.models.fitted import FittedModel, is_fitted
+from onsphere.models.fitted import FittedModel, get_library, is_fitted
 from onsphere.models.relevance import keep_lengths
 from onsphere.sphere.geometry import Array, SphericalOutput
 
@@ -69,8 +69,7 @@ __all__ = [
 def learns_several_columns(backbone: Any) -> bool:
     """Return whether a backbone learns all columns at once, or is fitted once per column."""
     # XGBoost takes several columns, and grows trees for each.
-    library = type(get_learner(backbone)[1]).__module__.partition(".")[0]
-    return get_tags(backbone).target_tags.multi_output and library != "xgboost"
+    return get_tags(backbone).target_tags.multi_output and get_library(get_learner(backbone)[1]) != "xgboost"
 
 
 def predicts_by_leaves(backbone: Any) -> bool:
@@ -95,8 +94,8 @@ def predicts_by_leaves(backbone: Any) -> bool:
     forests = ExtraTreesClassifier | ExtraTreesRegressor | RandomForestClassifier | RandomForestRegressor
     boosted = GradientBoostingClassifier | GradientBoostingRegressor
     boosted |= HistGradientBoostingClassifier | HistGradientBoostingRegressor
-    library = type(learner).__module__.partition(".")[0]
-    return library in ("lightgbm", "xgboost", "catboost") or isinstance(learner, forests | boosted | BaseDecisionTree)
+    kinds = forests | boosted | BaseDecisionTree
+    return get_library(learner) in ("lightgbm", "xgboost", "catboost") or isinstance(learner, kinds)
 
 
 # What the nodes of a forest may take in memory, and how: of each node, and of each of its outputs.
@@ -213,7 +212,7 @@ def clone_backbone(estimator: Any) -> Any:
     try:
         return clone(estimator)
     except RuntimeError:
-        if type(estimator).__module__.partition(".")[0] != "catboost":
+        if get_library(estimator) != "catboost":
             raise
         return type(estimator)(**estimator.get_params())
 
@@ -417,7 +416,9 @@ def point_to_tables(X: Any) -> Generator[None]:
         ) from error
 
 
-# Losses whose targets must not be negative, in the words of scikit-learn, LightGBM, XGBoost and CatBoost.
+# The parameters for losses of scikit-learn, its forests, LightGBM and XGBoost, and CatBoost; and which of these losses
+# take no negative targets.
+_LOSSES = ("loss", "criterion", "objective", "loss_function")
 _POSITIVE_LOSS = re.compile("poisson|gamma|tweedie", re.IGNORECASE)
 
 
@@ -426,7 +427,7 @@ def _check_takes_negative(owner: object, backbone: Any) -> None:
     learner = get_learner(backbone)[1]
     learner = learner.estimator if is_fitted_per_column(learner) else learner
     params: dict[str, Any] = learner.get_params(deep=False)
-    losses = [type(learner).__name__, *(str(params.get(name)) for name in ("loss", "objective", "loss_function"))]
+    losses = [type(learner).__name__, *(str(params.get(name)) for name in _LOSSES)]
     found = next((loss for loss in losses if _POSITIVE_LOSS.search(loss)), None)
     if found is not None and params.get("power") != 0:
         raise InvalidInputError(
@@ -461,7 +462,10 @@ def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Flo
                 "a FrozenEstimator."
             )
         if table.ndim != 2 or table.shape[1] != n_columns:
-            raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")
+            raise ValueError(
+                f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}. Pass as many "
+                "targets as it predicts."
+            )
         if not np.isfinite(table).all():
             raise ValueError("its predictions hold NaN or infinity. Check its settings and the scale of the features.")
     return table

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onsphere._internal.validation import Floats, is_frame
 from onsphere.errors import OnsphereWarning
 from onsphere.models.backbone import find_table, get_learner
+from onsphere.models.fitted import get_library
 
 __all__ = ["compute_p_value", "warn_about_known_leaves", "warn_about_known_targets", "warn_about_small_errors"]
 
@@ -92,7 +93,7 @@ def compute_p_value(given: NDArray[Any], trained: NDArray[Any]) -> float:
 
 def _count_leaves(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
     """Return how many rows reach each leaf of the first tree, and how many did in training; None for other models."""
-    library = type(learner).__module__.partition(".")[0]
+    library = get_library(learner)
     count = {"lightgbm": _count_lightgbm, "xgboost": _count_xgboost, "catboost": _count_catboost}.get(library)
     if count is None:
         return _count_sklearn(learner, rows)
