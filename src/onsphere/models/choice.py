@@ -16,7 +16,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from onsphere import metrics
 from onsphere._internal.row_hashes import make_indexable
-from onsphere._internal.validation import Floats, make_random_state
+from onsphere._internal.validation import Floats, make_random_state, shorten_message
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import make_default_backbone, set_random_states
@@ -303,7 +303,7 @@ def _try(job: Callable[..., dict[str, float]], task: Task, name: str, *given: An
         try:
             return job(task, name, *given)
         except (ValueError, TypeError) as error:
-            return {"failed": str(error)}
+            return {"failed": shorten_message(error)}
 
 
 def _split_folds(target: NDArray[Any], has_classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:

@@ -180,10 +180,12 @@ def find_numbers(owner: Any, backbone: Any, rows: Any, *, lost: str = "neither n
     encoded = encode_categories(rows)
     if encoded is not None:
         return Numbers(0, encoded[1], encoded[0])
+    other = "" if get_fitted(backbone) is not None else ", or fit with frames='target'"
     warnings.warn(
         f"{type(owner).__name__} measures {lost} here: it found no table of numbers, or a sparse one with too many "
-        "columns. Put the steps that make numbers of the columns, or fewer columns of a sparse table (TruncatedSVD), "
-        "before the regressor in a Pipeline, or fit with frames='target'.",
+        "columns. Turn columns of text into pandas categories if the model takes these, or put the steps that make "
+        "numbers of them, or fewer columns of a sparse table (TruncatedSVD), before the regressor in a Pipeline"
+        f"{other}.",
         OnsphereWarning,
         stacklevel=5,
     )
