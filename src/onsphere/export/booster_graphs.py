@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import Floats
+from onsphere._internal.validation import Floats, get_library
 from onsphere.errors import InvalidTypeError
 from onsphere.export.graph_arrays import GraphArray
 from onsphere.export.tree_graphs import Tree, add_ensemble
-from onsphere.models.fitted import get_library
 
 __all__ = ["get_booster_library", "sum_booster"]
 

@@ -122,6 +122,7 @@ class CalibratedModel:
     threshold_: float | None
     novelty_threshold_: float | None = None
     _novelty_rule: Novelty | None = None
+    _frames: Any = None  # see `onsphere.models.frames.Frames`; models of older files have none
 
     # Parameters that a calibration depends on.
     _calibrated_settings: ClassVar[tuple[str, ...]] = ()
@@ -528,7 +529,7 @@ class CalibratedModel:
 
     def _get_ordinary(self) -> float | None:
         """Return the shortfall up to which a row is ordinary; None without an input frame."""
-        return None
+        return None if self._frames is None else self._frames.ordinary
 
     def decide(self, X: Any) -> np.ma.MaskedArray[Any, Any]:
         """Return the prediction of each row, masked if the row is not accepted; needs `set_threshold`."""

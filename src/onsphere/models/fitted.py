@@ -16,6 +16,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from onsphere._internal.validation import (
     Floats,
+    get_library,
     is_frame,
     is_onnx_path,
     missing_extra_error,
@@ -25,7 +26,7 @@ from onsphere._internal.validation import (
 )
 from onsphere.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 
-__all__ = ["FittedModel", "OnnxModel", "check_features", "get_library", "is_fitted", "wrap_fitted"]
+__all__ = ["FittedModel", "OnnxModel", "check_features", "is_fitted", "wrap_fitted"]
 
 # By how much probabilities may miss 1 in all: they may be sums of single-precision numbers.
 _ROUNDING = 1e-4
@@ -255,11 +256,6 @@ def check_features(owner: object, backbone: FittedModel | Pipeline, rows: Any) -
                 f"Expected the columns on which {trained}, in the same order: {name!r} as column {place}. Got "
                 f"{other!r} there. Sort the columns as in its training rows, or pass an array if only names differ."
             )
-
-
-def get_library(model: Any) -> str:
-    """Return the name of the package that a model comes from."""
-    return type(model).__module__.partition(".")[0]
 
 
 def _count_features(model: Any) -> Any:
