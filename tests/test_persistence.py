@@ -14,10 +14,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, RandomForestRegressor
+from scipy.stats import randint
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    HistGradientBoostingRegressor,
+    RandomForestRegressor,
+    StackingRegressor,
+)
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, ShuffleSplit
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -90,6 +99,10 @@ MODELS = [
     HCMRegressor(trees, uncertainty_score="anchored"),
     HCMRegressor(trees, frames="target"),
     HCMRegressor(network),
+    HCMRegressor(GridSearchCV(Ridge(), {"alpha": [1, 2]}, cv=2)),
+    HCMRegressor(GridSearchCV(Ridge(), {"alpha": [1, 2]}, cv=ShuffleSplit(2), scoring="neg_mean_absolute_error")),
+    HCMRegressor(StackingRegressor([("ridge", Ridge())], cv=2)),
+    HCMRegressor(GaussianProcessRegressor(ConstantKernel() * RBF(), alpha=0.1)),
     FrozenHead(),
     baselines.DeepEnsemble(network, n_members=2),
     baselines.MCDropout(TorchRegressor(hidden_sizes=(6,), max_epochs=2, dropout=0.2), n_passes=3),
@@ -246,6 +259,12 @@ def test_the_manifest_describes_the_model(path):
 
 
 # --- saving fails ---
+
+
+def test_a_search_over_distributions_says_what_can_be_kept(path):
+    search = RandomizedSearchCV(Ridge(), {"alpha": randint(1, 9)}, n_iter=2, cv=2, random_state=0)
+    with pytest.raises(InvalidTypeError, match=r"RecursionError: .*[a-z]\. Use .*its best_estimator_"):
+        fit_model(HCMRegressor(search)).save(path)
 
 
 def test_an_unfitted_model_is_not_saved(path):

@@ -73,6 +73,14 @@ _PARTS = {
     "torch.optim.sgd.SGD",
 }
 
+# What searches, stackings and Gaussian processes hold beside estimators: splitters, scorers, kernels and a dict.
+_HELPERS = re.compile(
+    r"sklearn\.(utils\._bunch\.Bunch|gaussian_process\.kernels\.[A-Z]\w*"
+    r"|model_selection\._split\.((Repeated|Stratified|Group)*(KFold|ShuffleSplit)|TimeSeriesSplit|PredefinedSplit)"
+    r"|metrics\._scorer\._(Passthrough|Multimetric)?Scorer"
+    r"|metrics\._(regression|classification|ranking)\.[a-z]\w*_(error|loss|score|deviance))$"
+)
+
 # How the description of a skops file names the type of an object.
 _TYPE = re.compile(r'"__class__": "([^"]+)",\s+"__module__": "([^"]+)"')
 
@@ -90,8 +98,8 @@ def save(model: Any, path: str | Path, *, summary: dict[str, Any] | None = None)
     except Exception as error:  # skops lets through any error of a user's own objects
         raise InvalidTypeError(
             f"Expected a model of parts that can be saved without pickle. Got {type(error).__name__}: "
-            f"{' '.join(str(error).split())} Use estimators of scikit-learn, and networks that a named function or "
-            "class makes."
+            f"{' '.join(str(error).split()).rstrip('.')}. Use estimators of scikit-learn (of a "
+            "search over distributions, its best_estimator_), and networks that a named function or class makes."
         ) from None
     found = skops.get_untrusted_types(data=content)
     _check_names(found)
@@ -309,9 +317,14 @@ def _is_booster(name: str) -> bool:
     return module.partition(".")[0] in _BOOSTERS and _BOOSTER_CLASSES.match(attribute) is not None
 
 
+def _is_trusted(name: str) -> bool:
+    is_part = name in _PARTS or _HELPERS.match(name) is not None
+    return is_part or _is_own_class(name) or _is_booster(name)
+
+
 def _list_unknown(found: Iterable[str]) -> list[str]:
     """Return the types that `load` does not trust by itself."""
-    return sorted(name for name in found if not (name in _PARTS or _is_own_class(name) or _is_booster(name)))
+    return sorted(name for name in found if not _is_trusted(name))
 
 
 def _warn_about_unknown(found: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,7 @@ def winkler_scorer(model: Any, X: Any, y: Any, *, coverage: float = 0.9) -> floa
     True
     """
     model, rows = _skip_first_steps(model, X)
-    if hasattr(model, "classes_"):
-        raise InvalidTypeError(
-            f"Expected a model that predicts numbers in winkler_scorer. Got {type(model).__name__}, which predicts "
-            "classes. Use selective_scorer."
-        )
+    _check_offers(model, hasattr(model, "predict_interval"), "predict_interval", "winkler_scorer")
     interval = model.predict_interval(rows, coverage=coverage, simultaneous=False)
     columns = (_split_outputs(part) for part in (y, interval[..., 0], interval[..., 1]))
     scores = [metrics.winkler_score(*output, coverage=coverage) for output in zip(*columns, strict=True)]
@@ -43,13 +40,17 @@ def winkler_scorer(model: Any, X: Any, y: Any, *, coverage: float = 0.9) -> floa
 
 def crps_scorer(model: Any, X: Any, y: Any) -> float:
     """Return minus the mean continuous ranked probability score of Gaussians with the model's value and sigma."""
-    columns = (_split_outputs(part) for part in (y, *model.predict(X, return_std=True)))
+    model, rows = _skip_first_steps(model, X)
+    offers = "return_std" in inspect.signature(model.predict).parameters
+    _check_offers(model, offers, "predict(X, return_std=True)", "crps_scorer")
+    columns = (_split_outputs(part) for part in (y, *model.predict(rows, return_std=True)))
     return -float(np.mean([metrics.gaussian_crps(*output) for output in zip(*columns, strict=True)]))
 
 
 def selective_scorer(model: Any, X: Any, y: Any) -> float:
     """Return minus the area under the risk-coverage curve: the mean error if rows are rejected by their uncertainty."""
     model, rows = _skip_first_steps(model, X)
+    _check_offers(model, hasattr(model, "predict_uncertainty"), "predict_uncertainty", "selective_scorer")
     target = np.asarray(y) if hasattr(model, "classes_") else np.asarray(y, dtype=np.float64)
     return -metrics.aurc(compute_row_errors(target, model.predict(rows)), model.predict_uncertainty(rows))
 
@@ -57,6 +58,16 @@ def selective_scorer(model: Any, X: Any, y: Any) -> float:
 def _skip_first_steps(model: Any, X: Any) -> tuple[Any, Any]:
     """Return the last step of a pipeline, and rows as it sees them; anything else as it is."""
     return (model[-1], model[:-1].transform(X)) if isinstance(model, Pipeline) else (model, X)
+
+
+def _check_offers(model: Any, offers: bool, method: str, scorer: str) -> None:
+    """Check that a model has the method that a scorer calls."""
+    if not offers:
+        wrapper = "HCMClassifier" if hasattr(model, "classes_") else "HCMRegressor"
+        advice = f"Put it into an {wrapper}"
+        if hasattr(model, "predict_uncertainty"):
+            advice = "Use selective_scorer, which takes classes"
+        raise InvalidTypeError(f"Expected a model with {method} in {scorer}. Got {type(model).__name__}. {advice}.")
 
 
 def _split_outputs(values: Any) -> Floats:

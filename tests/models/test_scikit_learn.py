@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -43,7 +43,7 @@ def test_scorers_prefer_the_better_model(scorer):
     assert scorer(several, X, np.column_stack([Y, Y])) == pytest.approx(scorer(several, X, np.column_stack([Y, Y])))
 
 
-@pytest.mark.parametrize("scorer", [winkler_scorer, selective_scorer])
+@pytest.mark.parametrize("scorer", [winkler_scorer, crps_scorer, selective_scorer])
 def test_scorers_take_pipelines(scorer):
     model = HCMRegressor(Ridge(), calibration="split", random_state=0)
     scaled = StandardScaler().fit(X)
@@ -56,6 +56,21 @@ def test_the_winkler_scorer_is_for_numbers():
     model = HCMClassifier(ExtraTreesRegressor(**SMALL), calibration="split").fit(flowers, kinds)
     with pytest.raises(InvalidTypeError, match=r"Use selective_scorer"):
         winkler_scorer(model, flowers, kinds)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "method"),
+    [
+        (winkler_scorer, "predict_interval"),
+        (crps_scorer, r"predict\(X, return_std=True\)"),
+        (selective_scorer, "predict_uncertainty"),
+    ],
+)
+def test_scorers_need_a_model_with_an_uncertainty(scorer, method):
+    for plain, wrapper in ((Ridge(), "HCMRegressor"), (LogisticRegression(), "HCMClassifier")):
+        pipe = make_pipeline(StandardScaler(), plain).fit(X, Y > 150)
+        with pytest.raises(InvalidTypeError, match=f"with {method} in {scorer.__name__}.*Put it into an {wrapper}"):
+            scorer(pipe, X, Y > 150)
 
 
 def test_the_selective_scorer_takes_classes():
@@ -225,6 +240,16 @@ def test_rows_in_both_parts_of_a_fold():
     rows = np.arange(len(Y))
     with pytest.raises(InvalidInputError, match="Got a row in both"):
         HCMRegressor(Ridge(), calibration=[(rows, rows[:50])]).fit(X, Y)
+
+
+def test_rows_of_a_fold_that_are_not_there():
+    with pytest.raises(InvalidInputError, match=rf"folds .* of the {len(Y)} rows given to fit .*Got row {len(Y) + 99}"):
+        HCMRegressor(Ridge(), calibration=[(np.arange(50), np.arange(100) + len(Y))]).fit(X, Y)
+
+
+def test_folds_are_a_list():
+    with pytest.raises(InvalidInputError, match=r"a list of \(train, test\). Got <generator"):
+        HCMRegressor(Ridge(), calibration=KFold(3).split(X)).fit(X, Y)
 
 
 def test_catboost_with_a_list_of_categories_is_a_backbone():

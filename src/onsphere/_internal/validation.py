@@ -234,6 +234,11 @@ def unfreeze(estimator: Any) -> Any:
     return estimator
 
 
+def get_library(model: Any) -> str:
+    """Return the name of the package that a model comes from."""
+    return type(model).__module__.partition(".")[0]
+
+
 def is_frame(X: object) -> bool:
     """Return whether X is a table with named columns (pandas, polars) rather than an array."""
     return hasattr(X, "columns") and hasattr(X, "shape") and hasattr(X, "dtypes")

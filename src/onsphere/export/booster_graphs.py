@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onsphere._internal.validation import Floats
+from onsphere._internal.validation import Floats, get_library
 from onsphere.errors import InvalidTypeError
 from onsphere.export.graph_arrays import GraphArray
 from onsphere.export.tree_graphs import Tree, add_ensemble
@@ -23,7 +23,7 @@ __all__ = ["get_booster_library", "sum_booster"]
 
 def get_booster_library(model: Any) -> str | None:
     """Return "lightgbm", "xgboost" or "catboost" for a model of theirs; None for any other."""
-    library = type(model).__module__.partition(".")[0]
+    library = get_library(model)
     return library if library in ("lightgbm", "xgboost", "catboost") else None
 
 

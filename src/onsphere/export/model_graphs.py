@@ -92,6 +92,12 @@ def list_outputs(model: Any, asked: Asked) -> tuple[str, ...]:
 def convert_model(graph: GraphBuilder, model: Any, asked: Asked) -> tuple[Outputs, Inputs]:
     """Add a model to a graph, and return its outputs by name and the description of its inputs."""
     first, steps = ([], []) if isinstance(model, SolvedModel) else _split_steps(model)
+    if model._frames is not None and model._frames.encoder is not None:
+        raise InvalidInputError(
+            "Expected columns of numbers, to export. Got categories, which the backbone takes as they are: "
+            f"{', '.join(map(str, model._frames.encoder.transformers_[0][2]))}. Fit the table with "
+            "onsphere.table.fit_table, or encode its categories before."
+        )
     if first and isinstance(first[0], TableEncoder):
         x, inputs = add_column_inputs(graph, first.pop(0))
     else:

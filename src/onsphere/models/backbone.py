@@ -27,6 +27,7 @@ from onsphere._internal.validation import (
     check_fitted,
     check_rows,
     check_takes_weights,
+    get_library,
     has_only_numbers,
     is_fitted_already,
     is_frame,
@@ -69,34 +70,22 @@ __all__ = [
 def learns_several_columns(backbone: Any) -> bool:
     """Return whether a backbone learns all columns at once, or is fitted once per column."""
     # XGBoost takes several columns, and grows trees for each.
-    library = type(get_learner(backbone)[1]).__module__.partition(".")[0]
-    return get_tags(backbone).target_tags.multi_output and library != "xgboost"
+    return get_tags(backbone).target_tags.multi_output and get_library(get_learner(backbone)[1]) != "xgboost"
 
 
 def predicts_by_leaves(backbone: Any) -> bool:
     """Return whether the learner of a backbone is made of trees, and predicts what their leaves hold."""
-    from sklearn.ensemble import (
-        ExtraTreesClassifier,
-        ExtraTreesRegressor,
-        GradientBoostingClassifier,
-        GradientBoostingRegressor,
-        HistGradientBoostingClassifier,
-        HistGradientBoostingRegressor,
-        RandomForestClassifier,
-        RandomForestRegressor,
-    )
-    from sklearn.tree import BaseDecisionTree
+    from sklearn import ensemble, tree
 
     learner = get_learner(backbone)[1]
     if is_fitted_per_column(learner):
         learner = learner.estimator
     if isinstance(learner, FittedModel):
         learner = get_learner(learner.model)[1]
-    forests = ExtraTreesClassifier | ExtraTreesRegressor | RandomForestClassifier | RandomForestRegressor
-    boosted = GradientBoostingClassifier | GradientBoostingRegressor
-    boosted |= HistGradientBoostingClassifier | HistGradientBoostingRegressor
-    library = type(learner).__module__.partition(".")[0]
-    return library in ("lightgbm", "xgboost", "catboost") or isinstance(learner, forests | boosted | BaseDecisionTree)
+    names = ("ExtraTrees", "RandomForest", "GradientBoosting", "HistGradientBoosting")
+    kinds = [getattr(ensemble, name + kind) for name in names for kind in ("Classifier", "Regressor")]
+    is_tree = isinstance(learner, (tree.BaseDecisionTree, *kinds))
+    return is_tree or get_library(learner) in ("lightgbm", "xgboost", "catboost")
 
 
 # What the nodes of a forest may take in memory, and how: of each node, and of each of its outputs.
@@ -174,7 +163,7 @@ def _check_and_clone(owner: object, estimator: Any) -> Any:
         raise InvalidTypeError(
             f"The 'estimator' parameter of {who} must be a regressor in the manner of scikit-learn, with fit, predict "
             "and get_params; 'auto'; or a model that is fitted already: a FrozenEstimator, a booster, a function of "
-            f"rows, or the name of a file that ends in .onnx. Got {estimator!r} instead. {_find_cure(estimator)}"
+            f"rows, or the name of a file that ends in .onnx. Got {estimator!r} instead. {_find_advice(estimator)}"
         )
     kind = get_tags(estimator).estimator_type
     if kind != "regressor":
@@ -196,7 +185,7 @@ def _check_and_clone(owner: object, estimator: Any) -> Any:
 
 def get_fitted(backbone: Any) -> FittedModel | None:
     """Return the fitted model that a backbone is, or that the last step of a pipeline is; None for any other."""
-    learner = backbone[-1] if isinstance(backbone, Pipeline) else backbone
+    learner = get_learner(backbone)[1]
     return learner if isinstance(learner, FittedModel) else None
 
 
@@ -213,12 +202,12 @@ def clone_backbone(estimator: Any) -> Any:
     try:
         return clone(estimator)
     except RuntimeError:
-        if type(estimator).__module__.partition(".")[0] != "catboost":
+        if get_library(estimator) != "catboost":
             raise
         return type(estimator)(**estimator.get_params())
 
 
-def _find_cure(estimator: Any) -> str:
+def _find_advice(estimator: Any) -> str:
     """Return what to pass in place of something that is no estimator."""
     if isinstance(estimator, str | Path):
         return "Load the file of another library with that library, and pass the model."
@@ -229,7 +218,7 @@ def _find_cure(estimator: Any) -> str:
 
 
 def name_backbone(backbone: Any) -> str:
-    """Return words for a backbone, with the name of the class that its user wrote."""
+    """Return how errors call a backbone: by the class that its user wrote."""
     learner = backbone.estimator if is_fitted_per_column(backbone) else backbone
     fitted = get_fitted(learner)
     if fitted is not None:
@@ -240,16 +229,14 @@ def name_backbone(backbone: Any) -> str:
 def _fit_per_column(backbone: Any) -> Any:
     from sklearn.multioutput import MultiOutputRegressor
 
-    last = _get_last_step(backbone)
-    learner = backbone if last is None else backbone[-1]
+    learner = get_learner(backbone)[1]
     if not hasattr(learner, "predict"):
         raise InvalidTypeError(
             f"{type(learner).__name__} is for one output and shows that it can predict only once it is fitted, so it "
             "cannot be fitted once per column. Pass one of its parts, or a regressor for several outputs."
         )
-    return (
-        MultiOutputRegressor(learner) if last is None else backbone.set_params(**{last: MultiOutputRegressor(learner)})
-    )
+    copies = MultiOutputRegressor(learner)
+    return backbone.set_params(**{backbone.steps[-1][0]: copies}) if isinstance(backbone, Pipeline) else copies
 
 
 def is_fitted_per_column(learner: Any) -> bool:
@@ -259,16 +246,9 @@ def is_fitted_per_column(learner: Any) -> bool:
     return isinstance(learner, MultiOutputRegressor)
 
 
-def _get_last_step(backbone: Any) -> str | None:
-    """Return the name of the last step of a pipeline; None for anything else."""
-    from sklearn.pipeline import Pipeline
-
-    return backbone.steps[-1][0] if isinstance(backbone, Pipeline) else None
-
-
 def get_learner(backbone: Any) -> tuple[Any, Any]:
     """Return the steps before the last of a fitted pipeline, None if there are none, and the last."""
-    if _get_last_step(backbone) is None:
+    if not isinstance(backbone, Pipeline):
         return None, backbone
     return (backbone[:-1] if len(backbone) > 1 else None), backbone[-1]
 
@@ -285,7 +265,7 @@ def find_table(backbone: Any, rows: Any) -> tuple[int, Floats] | None:
 
     None if no step does, or if the table is sparse and too wide.
     """
-    steps = [] if _get_last_step(backbone) is None else backbone.steps[:-1]
+    steps = backbone.steps[:-1] if isinstance(backbone, Pipeline) else []
     for n_steps in range(len(steps) + 1):
         numbers = _to_floats(rows)
         if numbers is not None and not (steps[n_steps:] and _picks_columns(steps[n_steps][1], rows)):
@@ -367,36 +347,35 @@ def fit_backbone(
 ) -> Any:
     """Fit the backbone, with weights if there are any.
 
-    A regressor for one output, alone or as the last step of a pipeline, learns a copy of itself for each of several
-    columns.
-
-    A backbone whose `fit` has a parameter `column_layout` gets the arguments of `split_columns`, so that it can weigh
-    the columns as the paper does.
+    A regressor for one output, alone or as the last step of a pipeline, is copied for each of several columns. If its
+    `fit` has a parameter `column_layout`, this gets the arguments of `split_columns`: it can weigh columns as the paper
+    does.
     """
     if layout is not None and columns.min() < 0:  # those of classes are not negative
         _check_takes_negative(owner, backbone)
     if columns.ndim > 1 and columns.shape[1] > 1 and not get_tags(backbone).target_tags.multi_output:
         backbone = _fit_per_column(backbone)
-    last = _get_last_step(backbone)
-    learner = backbone if last is None else backbone[-1]
+    learner = get_learner(backbone)[1]
+    takes = inspect.signature(learner.fit).parameters
     options: dict[str, Any] = {}
-    if "column_layout" in inspect.signature(learner.fit).parameters:
+    if "column_layout" in takes:
         options["column_layout"] = layout
     if eval_set is not None:
         _check_takes_eval_set(owner, backbone, layout)
-        if "eval_X" in inspect.signature(learner.fit).parameters:  # LightGBM since 4.7
+        if "eval_X" in takes:  # LightGBM since 4.7
             options["eval_X"], options["eval_y"] = (tuple(part) for part in zip(*eval_set, strict=True))
         else:
             options["eval_set"] = eval_set
-        shows = inspect.signature(learner.fit).parameters.get("verbose")
-        if shows is not None and shows.default is True:  # XGBoost, which would print every round of every fit
+        if (
+            "verbose" in takes and takes["verbose"].default is True
+        ):  # XGBoost, which would print every round of every fit
             options["verbose"] = False
     if weights is not None:
         wrapped = is_fitted_per_column(learner)
         check_takes_weights(owner, learner.estimator if wrapped else learner, by_name=wrapped)
         options["sample_weight"] = weights
-    if last is not None and not get_config()["enable_metadata_routing"]:  # with routing, each step asks for its own
-        options = {f"{last}__{name}": value for name, value in options.items()}
+    if isinstance(backbone, Pipeline) and not get_config()["enable_metadata_routing"]:  # which has each step ask
+        options = {f"{backbone.steps[-1][0]}__{name}": value for name, value in options.items()}
     if columns.ndim > 1 and columns.shape[1] == 1:  # a plain target
         columns = columns[:, 0]
     with point_to_tables(X), wrap_backbone_errors(owner, name_backbone(backbone), "be fitted"):
@@ -417,7 +396,9 @@ def point_to_tables(X: Any) -> Generator[None]:
         ) from error
 
 
-# Losses whose targets must not be negative, in the words of scikit-learn, LightGBM, XGBoost and CatBoost.
+# The parameters for losses of scikit-learn, its forests, LightGBM and XGBoost, and CatBoost; and which of these losses
+# take no negative targets.
+_LOSSES = ("loss", "criterion", "objective", "loss_function")
 _POSITIVE_LOSS = re.compile("poisson|gamma|tweedie", re.IGNORECASE)
 
 
@@ -426,7 +407,7 @@ def _check_takes_negative(owner: object, backbone: Any) -> None:
     learner = get_learner(backbone)[1]
     learner = learner.estimator if is_fitted_per_column(learner) else learner
     params: dict[str, Any] = learner.get_params(deep=False)
-    losses = [type(learner).__name__, *(str(params.get(name)) for name in ("loss", "objective", "loss_function"))]
+    losses = [type(learner).__name__, *(str(params.get(name)) for name in _LOSSES)]
     found = next((loss for loss in losses if _POSITIVE_LOSS.search(loss)), None)
     if found is not None and params.get("power") != 0:
         raise InvalidInputError(
@@ -461,7 +442,10 @@ def predict_columns(owner: object, backbone: Any, X: Any, n_columns: int) -> Flo
                 "a FrozenEstimator."
             )
         if table.ndim != 2 or table.shape[1] != n_columns:
-            raise ValueError(f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}.")
+            raise ValueError(
+                f"expected {n_columns} columns, one per target, but got an array of shape {table.shape}. Pass as many "
+                "targets as it predicts."
+            )
         if not np.isfinite(table).all():
             raise ValueError("its predictions hold NaN or infinity. Check its settings and the scale of the features.")
     return table

@@ -122,6 +122,7 @@ class CalibratedModel:
     threshold_: float | None
     novelty_threshold_: float | None = None
     _novelty_rule: Novelty | None = None
+    _frames: Any = None  # see `onsphere.models.frames.Frames`; models of older files have none
 
     # Parameters that a calibration depends on.
     _calibrated_settings: ClassVar[tuple[str, ...]] = ()
@@ -224,7 +225,7 @@ class CalibratedModel:
         is_count = isinstance(given, int | np.integer) and not isinstance(given, bool) and given > 1
         if is_count or _is_splitter(given):
             return "given"
-        expected = "None, 'split', 'cv', a float in (0, 1), or folds as cv= of scikit-learn takes them"
+        expected = "None, 'split', 'cv', a float in (0, 1), a number of folds, a splitter or a list of (train, test)"
         raise parameter_error(self, "calibration", expected, given)
 
     def _split_rows(self, target: Any, fraction: str | float, groups: Any) -> list[tuple[Any, Any]]:
@@ -237,6 +238,12 @@ class CalibratedModel:
             raise InvalidInputError(
                 f"Expected folds (train, test) that share no rows as the 'calibration' of {type(self).__name__}. Got a "
                 "row in both. Errors on rows that were trained on are smaller than those to come: pass other folds."
+            )
+        last = max(int(np.max(rows, initial=-1)) for fold in parts for rows in fold)
+        if last >= len(labels):
+            raise InvalidInputError(
+                f"Expected folds (train, test) of the {len(labels)} rows given to fit as the 'calibration' of "
+                f"{type(self).__name__}. Got row {last}. Count rows from 0, by their place and not by an index."
             )
         return parts
 
@@ -522,7 +529,7 @@ class CalibratedModel:
 
     def _get_ordinary(self) -> float | None:
         """Return the shortfall up to which a row is ordinary; None without an input frame."""
-        return None
+        return None if self._frames is None else self._frames.ordinary
 
     def decide(self, X: Any) -> np.ma.MaskedArray[Any, Any]:
         """Return the prediction of each row, masked if the row is not accepted; needs `set_threshold`."""

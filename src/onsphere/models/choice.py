@@ -16,7 +16,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from onsphere import metrics
 from onsphere._internal.row_hashes import make_indexable
-from onsphere._internal.validation import Floats, make_random_state
+from onsphere._internal.validation import Floats, make_random_state, shorten_message
 from onsphere.calibration import rows_needed
 from onsphere.errors import InvalidInputError
 from onsphere.models.backbone import make_default_backbone, set_random_states
@@ -35,9 +35,9 @@ __all__ = [
 
 N_FOLDS = 5
 _N_COMPARED = 5_000  # rows, at most, to choose by
-_N_TESTED = 500  # rows that are enough to tell backbones apart: with so many, further folds are left out
+_N_TESTED = 500  # rows that are enough to compare backbones on: once they are tested, further folds are skipped
 _N_SCREENED = 2_500  # rows, at most, that the first round learns from
-_MANY_ROWS = 50_000  # of which only what is fast enough learns
+_MANY_ROWS = 50_000  # above this, a fast backbone is taken without comparing
 _FEW_ROWS = 1_000  # for which half of the usual trees are enough; too few for a network to learn from
 _MANY_COLUMNS = 20  # for each of which boosting would be fitted once
 
@@ -157,7 +157,7 @@ def count_columns(y: Any, *, has_classes: bool) -> int:
 
 
 def find_fast_candidate(n_rows: int, n_columns: int) -> str | None:
-    """Return the candidate for so many rows that all others would take too long or too much memory; else None.
+    """Return the candidate for tables so large that others take too long or too much memory; None for smaller ones.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def choose_for(owner: Any, X: Any, y: Any, *, has_classes: bool) -> tuple[Any, l
 
 
 def _list_candidates(n_rows: int) -> list[str]:
-    """Return the candidates for so many rows.
+    """Return the candidates for a table of this size.
 
     On 20 splits of tables with fewer than 1,000 rows, which no benchmark uses, the network was taken once, and there
     its intervals were 16 % worse than the next candidate's and held 85 % instead of 90 %.
@@ -303,7 +303,7 @@ def _try(job: Callable[..., dict[str, float]], task: Task, name: str, *given: An
         try:
             return job(task, name, *given)
         except (ValueError, TypeError) as error:
-            return {"failed": str(error)}
+            return {"failed": shorten_message(error)}
 
 
 def _split_folds(target: NDArray[Any], has_classes: bool, random_state: int) -> list[tuple[Any, Any, Any]]:

@@ -268,8 +268,6 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
 
     _calibrated_settings: ClassVar[tuple[str, ...]] = ("uncertainty_score",)
 
-    _frames: Frames | None = None  # models of older files have none
-
     def __init__(
         self,
         estimator: Any = None,
@@ -356,9 +354,6 @@ class HCMClassifier(ClassificationMixin, ClassifierMixin, BackboneModel):
     def _find_probabilities(self, direction: Floats) -> Floats:
         """Return the probabilities nearest to each direction; those of a fitted model are its own."""
         return direction if get_fitted(self.estimator_) is not None else project_to_simplex(direction)
-
-    def _get_ordinary(self) -> float | None:
-        return None if self._frames is None else self._frames.ordinary
 
     def _compute_uncertainty(self, outputs: SphericalOutput, novelty: Floats | None) -> Floats:
         self._check_score()

@@ -16,6 +16,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from onsphere._internal.validation import (
     Floats,
+    get_library,
     is_frame,
     is_onnx_path,
     missing_extra_error,
@@ -210,7 +211,7 @@ def _find_kind(model: Any) -> str | None:
 
 def _find_objective(model: Any) -> str | None:
     """Return what a booster was trained for, in the words of its library; None for any other model."""
-    library = type(model).__module__.partition(".")[0]
+    library = get_library(model)
     if library == "lightgbm" and hasattr(model, "model_to_string"):
         lines = model.model_to_string(num_iteration=1).splitlines()
         return next((line.partition("=")[2] for line in lines if line.startswith("objective=")), None)
@@ -238,29 +239,44 @@ def _read_onnx(path: Path) -> OnnxModel:
 def check_features(owner: object, backbone: FittedModel | Pipeline, rows: Any) -> None:
     """Check that rows have the columns that a fitted model was trained on, as far as it knows them."""
     model: Any = backbone if isinstance(backbone, Pipeline) else backbone.model
-    known: Any = getattr(model, "n_features_in_", None)
-    for name in ("num_feature", "num_features"):  # boosters of LightGBM and XGBoost
-        known = getattr(model, name)() if known is None and hasattr(model, name) else known
+    known = _count_features(model)
     trained = f"the fitted {type(model).__name__} of {type(owner).__name__} was trained"
     if isinstance(known, int | np.integer) and known != rows.shape[1]:
         raise InvalidInputError(
             f"Expected rows with {known} features, on which {trained}. Got {rows.shape[1]}. Pass the columns of its "
             "training rows, in the same order."
         )
-    names = _find_names(model)
-    given = [str(name).replace(" ", "_") for name in rows.columns] if is_frame(rows) else None  # as LightGBM does
-    if names is not None and given is not None and names != given:
-        place = next(place for place, name in enumerate(names) if name != given[place])
-        raise InvalidInputError(
-            f"Expected the columns on which {trained}, in the same order: {names[place]!r} as column {place}. Got "
-            f"{given[place]!r} there. Sort the columns as in its training rows, or pass an array if only names differ."
-        )
+    names = _find_names(model) if is_frame(rows) else None
+    if names is None:
+        return
+    given = [str(name) for name in rows.columns]
+    for place, (name, other) in enumerate(zip(names, given, strict=True)):
+        if name.replace(" ", "_") != other.replace(" ", "_"):  # LightGBM keeps names without spaces
+            raise InvalidInputError(
+                f"Expected the columns on which {trained}, in the same order: {name!r} as column {place}. Got "
+                f"{other!r} there. Sort the columns as in its training rows, or pass an array if only names differ."
+            )
+
+
+def _count_features(model: Any) -> Any:
+    """Return the number of columns that a model was trained on; None if it does not say."""
+    if get_library(model) == "catboost":  # read from a file, it has 0 as n_features_in_
+        return len(model.feature_names_)
+    for name in ("num_feature", "num_features"):  # boosters of LightGBM and XGBoost
+        if hasattr(model, name):
+            return getattr(model, name)()
+    return getattr(model, "n_features_in_", None)
 
 
 def _find_names(model: Any) -> list[str] | None:
-    """Return the names of the features of LightGBM, which does not look at them itself; None without names."""
-    booster = getattr(model, "booster_", model)
-    if type(booster).__module__.partition(".")[0] != "lightgbm":
-        return None
-    names = booster.feature_name()
-    return None if names == [f"Column_{place}" for place in range(len(names))] else names
+    """Return the names of the features of a booster, few of which check them in predict; None without names."""
+    match get_library(model):
+        case "lightgbm":
+            names, unnamed = getattr(model, "booster_", model).feature_name(), "Column_{}"
+        case "xgboost":
+            names, unnamed = (model.get_booster() if hasattr(model, "get_booster") else model).feature_names, "{}"
+        case "catboost":
+            names, unnamed = model.feature_names_, "{}"
+        case _:
+            return None
+    return None if names is None or names == [unnamed.format(place) for place in range(len(names))] else names

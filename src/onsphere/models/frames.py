@@ -1,7 +1,7 @@
 """The frames beside the target's, fitted after the backbone: novelty of the input and noise of the error.
 
 The target frame alone is honest only among rows like the training rows: on the way out of the data ‖d‖ passes through
-1. The input frame tells when a row has left them, and the error frame how large errors are where it has not.
+1. The input frame shows when a row has left them, and the error frame how large errors are where it has not.
 """
 
 from __future__ import annotations
@@ -62,17 +62,16 @@ __all__ = [
 
 FRAMES = ("target", "error", "input")
 
-# The share of training rows on which the total counts on the model alone. Beyond its data a model of trees repeats its
-# leaves and errs by no more than the target varies; any other model may err by much more, so doubt begins earlier.
-# Of a fitted model the frame knows a few other rows alone: what is rare among these may have been common in training.
+# The share of training rows on which the total relies on the model alone. Beyond its data a model of trees repeats its
+# leaves and errs by no more than the target varies; any other model may err by much more, so doubt begins earlier. The
+# frame of a fitted model sees only a few other rows, and what is rare there may have been common in training.
 _ONSET_TREES, _ONSET_FITTED_TREES, _ONSET_OTHERS = 0.97, 0.995, 0.87
 
-# Folds that a backbone for the value alone is fitted on again, to see its errors on rows left out: two cost as much as
-# one more fit. Of few rows, half are too few to learn as much as all do; of very many, the errors of half are enough.
+# Folds on which a backbone for the value alone is fitted again, to see its errors on rows left out: two cost as much as
+# one more fit. Half of a small table is too little to learn from; of a very large one, the errors of half are enough.
 _N_FOLDS_OF_MANY, _MANY_ROWS, _VERY_MANY_ROWS = 2, 1_000, 5_000
 
-
-# Rows that tell the shape of errors, if it is the same for all rows: about so many, or up to twice as many.
+# Rows from which the shape of errors is learned, if all rows share it: about this many, up to twice as many.
 _N_SHAPE_ROWS = 1_000
 
 
@@ -180,10 +179,12 @@ def find_numbers(owner: Any, backbone: Any, rows: Any, *, lost: str = "neither n
     encoded = encode_categories(rows)
     if encoded is not None:
         return Numbers(0, encoded[1], encoded[0])
+    other = "" if get_fitted(backbone) is not None else ", or fit with frames='target'"
     warnings.warn(
         f"{type(owner).__name__} measures {lost} here: it found no table of numbers, or a sparse one with too many "
-        "columns. Put the steps that make numbers of the columns, or fewer columns of a sparse table (TruncatedSVD), "
-        "before the regressor in a Pipeline, or fit with frames='target'.",
+        "columns. Turn columns of text into pandas categories if the model takes these, or put the steps that make "
+        "numbers of them, or fewer columns of a sparse table (TruncatedSVD), before the regressor in a Pipeline"
+        f"{other}.",
         OnsphereWarning,
         stacklevel=5,
     )
@@ -198,9 +199,9 @@ def fit_novelty(
     *,
     measured: NDArray[np.bool_] | None = None,
 ) -> tuple[InputFrame, Floats]:
-    """Fit the input frame on the columns that tell something of the target; return it and the shortfalls left out.
+    """Fit the input frame, on columns weighed by their relevance; return it and the shortfalls left out.
 
-    A row without weight is not there; others count once. Shortfalls of rows that are not to be `measured` are NaN.
+    Rows without weight are skipped; others count once. Shortfalls of rows that are not to be `measured` are NaN.
     """
     takes_missing = get_input_tags(owner.estimator)[0]
     onset_share = _ONSET_OTHERS
@@ -318,7 +319,7 @@ def fit_frames(
     frames = Frames(found.n_steps, input_frame, error_frame, found.encoder)
     if left_out is not None:
         if _get_asked_shape(model) != "pooled" and has_mean_leaves(get_learner(model.estimator_)[1]):
-            # A leaf without one of its rows knows something of that row, from which trees would learn the rest.
+            # The mean of a leaf without one row still depends on that row, and the trees of the shape would learn how.
             options: Any = {"by_fold": True, "n_jobs": model.n_jobs}
             table = predict_left_out(model, model.estimator_, rows, learned, weights, model._layout, **options)
             left_out = LeftOut(*model._read_table(table)[1:])

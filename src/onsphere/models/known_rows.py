@@ -1,30 +1,33 @@
-"""Rows that a fitted model was trained on: told by the leaves of its trees, which store how many rows grew each of
-them, by targets that it reproduces, and by errors far below those on other rows.
+"""Warn about rows that a fitted model was trained on.
+
+They show by the leaves of its trees, which store how many training rows they held, by targets that it reproduces, and
+by errors far below those on other rows.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onsphere._internal.validation import Floats, is_frame
+from onsphere._internal.validation import Floats, get_library, is_frame
 from onsphere.errors import OnsphereWarning
 from onsphere.models.backbone import find_table, get_learner
 
 __all__ = ["compute_p_value", "warn_about_known_leaves", "warn_about_known_targets", "warn_about_small_errors"]
 
-# New rows fill the leaves so evenly in one of ten thousand fits.
+# New rows fill the leaves this evenly in one of ten thousand fits.
 _UNLIKELY = 1e-4
 
 # An error below this share of the spread is no error.
 _SAME = 1e-9
 
-# Rows that are needed to tell errors at fit from those at calibration: with so many of both, one median is twice the
-# other by chance in one of 500 calibrations.
+# Rows needed to compare errors at fit with those at calibration: with this many of both, one median is twice the other
+# by chance in one of 500 calibrations.
 _N_COMPARED = 50
 
 
@@ -69,10 +72,10 @@ def warn_about_known_leaves(model: Any, rows: Any, *, stacklevel: int) -> None:
 
 
 def compute_p_value(given: NDArray[Any], trained: NDArray[Any]) -> float:
-    """Return how likely new rows are to fill leaves at least as evenly as these, of which there are so many.
+    """Return how likely new rows are to fill the leaves at least as evenly as the given ones.
 
-    Rows drawn like the training rows differ from their shares in the leaves by chance, as Pearson's statistic tells;
-    a large part of the training rows themselves differs by much less, and all of them not at all.
+    New rows drawn like the training rows differ from their shares in the leaves by chance, by as much as Pearson's
+    statistic allows; a large part of the training rows differs by much less, and all of them not at all.
 
     Examples
     --------
@@ -86,13 +89,13 @@ def compute_p_value(given: NDArray[Any], trained: NDArray[Any]) -> float:
     grown = trained > 0
     expected = given.sum() * trained[grown] / trained.sum()
     statistic = np.sum((given[grown] - expected) ** 2 / expected)
-    # Counts are whole numbers, which are equal by chance the more often the fewer leaves there are.
+    # Counts are whole numbers: the fewer leaves there are, the more often they are equal by chance.
     return float(chi2.cdf(statistic + len(expected) / given.sum(), max(len(expected) - 1, 1)))
 
 
 def _count_leaves(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
     """Return how many rows reach each leaf of the first tree, and how many did in training; None for other models."""
-    library = type(learner).__module__.partition(".")[0]
+    library = get_library(learner)
     count = {"lightgbm": _count_lightgbm, "xgboost": _count_xgboost, "catboost": _count_catboost}.get(library)
     if count is None:
         return _count_sklearn(learner, rows)
@@ -104,16 +107,8 @@ def _count_leaves(learner: Any, rows: Any) -> tuple[Floats, Floats] | None:
 
 def _count_lightgbm(model: Any, rows: Any) -> tuple[NDArray[Any], Floats]:
     booster = getattr(model, "booster_", model)
-    trained: dict[int, float] = {}
-
-    def visit(node: dict[str, Any]) -> None:
-        if "leaf_index" in node:
-            trained[node["leaf_index"]] = node["leaf_count"]
-        for child in ("left_child", "right_child"):
-            if child in node:
-                visit(node[child])
-
-    visit(booster.dump_model(num_iteration=1)["tree_info"][0]["tree_structure"])
+    nodes = _iterate_nodes(booster.dump_model(num_iteration=1)["tree_info"][0]["tree_structure"])
+    trained = {node["leaf_index"]: node["leaf_count"] for node in nodes if "leaf_index" in node}
     leaves = np.asarray(booster.predict(rows, pred_leaf=True, num_iteration=1))
     return leaves.reshape(len(leaves), -1)[:, 0], _fill(trained)
 
@@ -122,17 +117,18 @@ def _count_xgboost(model: Any, rows: Any) -> tuple[NDArray[Any], Floats]:
     from xgboost import DMatrix
 
     booster = (model.get_booster() if hasattr(model, "get_booster") else model)[:1]
-    trained: dict[int, float] = {}
-
-    def visit(node: dict[str, Any]) -> None:
-        if "leaf" in node:
-            trained[node["nodeid"]] = node["cover"]
-        for child in node.get("children", ()):
-            visit(child)
-
-    visit(json.loads(booster.get_dump(with_stats=True, dump_format="json")[0]))
+    nodes = _iterate_nodes(json.loads(booster.get_dump(with_stats=True, dump_format="json")[0]))
+    trained = {node["nodeid"]: node["cover"] for node in nodes if "leaf" in node}
     leaves = booster.predict(DMatrix(rows, enable_categorical=is_frame(rows)), pred_leaf=True)
     return leaves.reshape(len(leaves), -1)[:, 0], _fill(trained)
+
+
+def _iterate_nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield all nodes of a tree as LightGBM and XGBoost write it."""
+    yield node
+    children = [node[name] for name in ("left_child", "right_child") if name in node]
+    for child in node.get("children", children):
+        yield from _iterate_nodes(child)
 
 
 def _count_catboost(model: Any, rows: Any) -> tuple[NDArray[Any], Floats]:

@@ -42,7 +42,7 @@ N_ROWS_NEEDED = 40
 
 _N_FOLDS = 5
 
-# With more columns than this, features tell trees less than the prediction and its sigma do.
+# With more columns than this, trees learn more from the prediction and its sigma than from the columns.
 _MOST_COLUMNS = 100
 
 # Rows that a tree sees at most, without a target frame, and if there are more, the number of trees and the rows that a
@@ -59,8 +59,8 @@ _GAUSSIAN_90 = 1.6449
 # otherwise get intervals of width 0.
 SIGMA_FLOOR = 0.01
 
-# That share of the spread is far more than the errors of a model that is nearly exact. Where errors alone tell of the
-# noise, the addition is at most this share of the usual one.
+# That share of the spread is far more than the errors of a nearly exact model. Where noise is learned from errors
+# alone, the addition is at most this share of the usual error.
 _FLOOR_OF_ERRORS = 0.2
 
 # From the median of |error| to the standard deviation of a Gaussian: a scale that no outlier moves.
@@ -79,10 +79,10 @@ _SMALLEST = 1e-3
 # Trees round to single precision; with this, sums over a table stay finite in it too.
 _LARGEST = 1e30
 
-# Fewer errors than this do not tell how far the contrast is off; of more than the second number, half tell it.
+# Fewer errors than this are too few to correct the contrast; above the second number, half of them are enough.
 _N_ROWS_STRETCHED, _N_ROWS_HALVED = 300, 2_000
 
-# The least and the most that the contrast of what trees say is changed.
+# Limits of the correction of the contrast.
 _CONTRASTS = (0.5, 2.0)
 
 _LIFT = Lift(standardize=False)
@@ -190,8 +190,8 @@ def fit_error_frame(
         Whether trees learn the noise, or sigma (or one level for all rows) is only scaled to fit the errors.
     random_state : int
     stretches : bool, default False
-        Whether what the trees say is brought to the level and the contrast of errors that they have not seen, if there
-        are enough.
+        Whether the noise that trees predict is brought to the level and the contrast of errors that they have not
+        seen, if there are enough.
     """
     unit = np.where(spread == 0, 1.0, spread)
     error = (target - value) / unit
@@ -210,8 +210,8 @@ def fit_error_frame(
     leaf = _SMALL_LEAF if sigma is None and len(error) < _VERY_FEW_ROWS else _LEAF
     trees = ExtraTreesRegressor(50 if mixes else 100, min_samples_leaf=leaf, random_state=random_state)
     if sigma is None and len(error) > _N_TREE_ROWS:
-        trees.set_params(n_estimators=_N_TREES_OF_MANY, min_samples_split=_SPLIT_OF_MANY)
-        trees.set_params(bootstrap=True, max_samples=_N_TREE_ROWS)
+        options: Any = {"n_estimators": _N_TREES_OF_MANY, "min_samples_split": _SPLIT_OF_MANY}
+        trees.set_params(**options, bootstrap=True, max_samples=_N_TREE_ROWS)
     frame = ErrorFrame(scale, trees, rows is not None and rows.shape[1] <= _MOST_COLUMNS, unit)
     direction, magnitude = _LIFT.to_sphere((error / scale)[..., None])
     if sigma is None:  # errors of both signs alike: what a model is off by on average is a part of its noise
@@ -237,7 +237,7 @@ def _add_random_forest(trees: Any, inputs: Floats, columns: Floats) -> None:
 
 
 def find_floor(error: Floats, spread: Floats) -> Floats:
-    """Return what is added to a sigma that errors on left-out rows (n, D) tell, (D,).
+    """Return what is added to a sigma learned from errors on left-out rows (n, D), (D,).
 
     Examples
     --------
@@ -252,7 +252,7 @@ def find_floor(error: Floats, spread: Floats) -> Floats:
 def _fit_stretch(frame: ErrorFrame, inputs: Floats, columns: Floats, error: Floats) -> ErrorFrame:
     """Return a frame whose noise exp(level)·N^power makes errors most likely, N by trees that have not seen them.
 
-    Leaves mix rows of different noise, so trees say too little where it is large and too much where it is small.
+    Leaves mix rows of different noise, so trees underestimate where it is large and overestimate where it is small.
     """
     from scipy.optimize import minimize
     from sklearn.model_selection import KFold

@@ -53,7 +53,6 @@ from onsphere.models.fitted import check_features, wrap_fitted
 from onsphere.models.frames import (
     FRAMES,
     Fitting,
-    Frames,
     Measured,
     check_frames,
     fit_frames,
@@ -449,7 +448,6 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
     embedding_: RegressionEmbedding
     _layout: dict[str, Any] | None  # of the columns that the backbone learns; None for the value alone
     _n_columns: int
-    _frames: Frames | None = None  # models of older files have none
     _fitting: Fitting = Fitting()
     _has_known_rows = False  # that a fitted model reproduces, as was warned about
     _errors_at_fit: tuple[int, float] | None = None  # of a fitted model: the number of rows, and their median error
@@ -547,8 +545,7 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
         elif self.domain is not None:
             self.domain_ = choose_domain(self, embedding, backbone, rows, target, weights, has_target=has_target)
         scaled = target if self.domain_ is None else self.domain_.to_scale(target)
-        eval_set = self._scale_eval_set(self.domain_)
-        given = (embedding, backbone, rows, scaled, weights, eval_set)
+        given = (embedding, backbone, rows, scaled, weights, self._scale_eval_set(self.domain_))
         columns, learned = self._fit_target(*given, has_target=has_target)
         self._center = np.average(scaled, axis=0, weights=weights)
         self._shape = None
@@ -587,8 +584,8 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
                 )
             self.estimator_ = backbone
         else:
-            options = {"eval_set": eval_set}
-            self.estimator_ = fit_backbone(self, backbone, rows, learned, weights, self._layout, **options)
+            given = (backbone, rows, learned, weights, self._layout)
+            self.estimator_ = fit_backbone(self, *given, eval_set=eval_set)
         return columns, learned
 
     def _set_calibration(self, calibration: Any, **options: Any) -> None:
@@ -625,10 +622,10 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
 
     @property
     def noise_importances_(self) -> Floats:
-        """The share of each column in what tells of the noise, (p,); at most 1 in all.
+        """The weight of each column in the noise, (p,); at most 1 in all.
 
-        The rest is what the prediction tells. For forests with a target frame it is what each tells of the target.
-        Where the steps of a pipeline make numbers of the columns, it is that of each number.
+        The rest is the prediction's. For forests with a target frame these are the importances for the target.
+        Where the steps of a pipeline make numbers of the columns, there is one for each number.
         """
         check_fitted(self, "estimator_")
         frames = self._frames
@@ -682,9 +679,6 @@ class HCMRegressor(RegressionMixin, RegressorMixin, BackboneModel):
             sigma = pick_width(self._usual_width, value, measured.sigma, measured.noise, self)
             return self._shape.read_curves(columns, value, sigma)
         return self._shape.read_curves(columns)
-
-    def _get_ordinary(self) -> float | None:
-        return None if self._frames is None else self._frames.ordinary
 
     def _measure(self, numbers: Any, value: Any, sigma: Any, *, predict: Any = None) -> Measured:
         """Return noise, total sigma and novelty; numpy, or arrays of a graph."""

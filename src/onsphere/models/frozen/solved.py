@@ -106,9 +106,6 @@ class SolvedModel(RegressionMixin, ClassificationMixin, BaseEstimator):
     def _frames(self) -> Frames | None:
         return self._solve().frames
 
-    def _get_ordinary(self) -> float | None:
-        return None if self._frames is None else self._frames.ordinary
-
     def _check_rows(self, X: Any, *, fitting: bool = False) -> Floats:
         check_no_gradient(X=X)
         rows = check_rows(self, X, fitting=fitting, allow_nan=False)
