@@ -78,7 +78,7 @@ _HELPERS = re.compile(
     r"sklearn\.(utils\._bunch\.Bunch|gaussian_process\.kernels\.[A-Z]\w*"
     r"|model_selection\._split\.((Repeated|Stratified|Group)*(KFold|ShuffleSplit)|TimeSeriesSplit|PredefinedSplit)"
     r"|metrics\._scorer\._(Passthrough|Multimetric)?Scorer"
-    r"|metrics\._(regression|classification|ranking)\.[a-z]\w*_(error|loss|score|deviance))$"
+    r"|metrics\._(regression|classification|ranking)\.[a-z]\w*_(error|loss|score|deviance))"
 )
 
 # How the description of a skops file names the type of an object.
@@ -318,7 +318,7 @@ def _is_booster(name: str) -> bool:
 
 
 def _is_trusted(name: str) -> bool:
-    is_part = name in _PARTS or _HELPERS.match(name) is not None
+    is_part = name in _PARTS or _HELPERS.fullmatch(name) is not None
     return is_part or _is_own_class(name) or _is_booster(name)
 
 
