@@ -17,7 +17,7 @@ import pytest
 from onsphere import InvalidInputError
 from onsphere.export.deployed import Facts, open_deployed
 from onsphere.service import Settings, child, served_model
-from onsphere.service.answers import RequestError
+from onsphere.service.answers import FaultError, RequestError
 from onsphere.service.assess import AssessRequest, assess_requests
 from onsphere.service.rows import JSON
 from onsphere.service.served_model import ServedModel, open_model, replace_calibration
@@ -102,6 +102,29 @@ def test_a_process_ends_when_its_parent_is_gone(monkeypatch, parents, are_alive)
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
     child.exit_with_parent()
     assert ended.wait(60)
+
+
+def test_a_task_that_fails_says_why_and_the_next_one_runs(monkeypatch):
+    monkeypatch.setattr(child, "_limit", lambda gives_way: None)
+    ours, theirs = multiprocessing.Pipe()
+    thread = threading.Thread(target=child.run_child, args=(theirs, lambda: ({}, "ready"), (), False))
+    thread.start()
+    assert ours.recv() == "ready"
+    ours.send(((dict.update, {"a": 1}), dict.pop, ("b",)))
+    error = ours.recv()
+    assert isinstance(error, FaultError)
+    assert (str(error), "child.py:" in error.place) == ("KeyError: 'b'", True)
+    ours.send((None, dict.pop, ("a",)))
+    assert ours.recv() == 1
+    ours.close()
+    thread.join()
+    theirs.close()
+
+
+def test_what_cannot_be_opened_says_why():
+    ours, theirs = multiprocessing.Pipe()
+    child.run_child(theirs, lambda: 1 / 0, (), False)
+    assert str(ours.recv()) == "ZeroDivisionError: division by zero"
 
 
 def test_a_process_watches_its_parent(monkeypatch):

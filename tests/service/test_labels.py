@@ -14,7 +14,7 @@ from onsphere.export.deployed import open_deployed
 from onsphere.service import labels as labels_module
 from onsphere.service import store as store_module
 from onsphere.service.answers import RequestError
-from onsphere.service.labels import Label, name_key, summarize_labels
+from onsphere.service.labels import Label, judge_label, name_key, summarize_labels
 from onsphere.service.store import Store
 
 FEATURES = ["size", "rooms", "shop", "new", "day"]
@@ -445,3 +445,25 @@ def test_the_level_follows_all_labels_from_the_first(models, monkeypatch, facts,
         in_parts.assess(frame[FEATURES], coverage=0.9)
     found = [engine.model.calibration_.online.find_level(0.9) for engine in (at_once, in_parts)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "found"),
+    [
+        ([[1.0], [0.0], [2.0]], [1.5], (1, 0.5)),
+        ([[1.0], [0.0], [2.0]], [3.0], (0, 2.0)),
+        ([[1.0]], [1.5], (None, 0.5)),
+        ([[1.0]], [1.5, 2.0], None),
+        ([[1.0]], "up", None),
+        (["up", ["up", "down"]], "down", (1, 1.0)),
+        (["up"], "up", (None, 0.0)),
+        (["up"], [1.0], None),
+    ],
+)
+def test_a_label_is_compared_with_its_answer(answer, value, found):
+    assert judge_label(json.dumps(answer), value) == found
+
+
+def test_labels_without_intervals_have_an_error_alone():
+    found = summarize_labels([(None, 0.5), (None, None), (None, 1.5)] * 20, 0.9)
+    assert (found["coverage"], found["rolling"], found["mean_error"]) == (None, [], 1.0)

@@ -6,6 +6,7 @@ import pickle
 import signal
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -242,5 +243,8 @@ def test_the_process_answers_as_its_parent_asks(tmp_path, facts, records):
     assert opened.read_live()["drift"]["outside"] == ["size"]
     opened.reset()
     assert opened.read_live()["drift"]["outside"] == []
+    opened.watch([replace(facts, calibration=None)])
+    assert opened.write([(pickle.dumps(records()), facts.sha256)]) == [True]
+    assert opened.read_live()["drift"] is None
     assert opened.run(lambda store, number: number, 7) == 7
     opened.run(lambda store: store.close())

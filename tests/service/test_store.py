@@ -9,6 +9,7 @@ from onsphere.calibration import Calibration
 from onsphere.drift import DriftMonitor
 from onsphere.service import monitor_state
 from onsphere.service import store as store_module
+from onsphere.service.labels import Label, name_key
 
 
 @pytest.mark.parametrize("rows_between", [7, 5_000])
@@ -123,6 +124,41 @@ def test_rows_with_and_without_keys_are_written_together(url, facts, open_store,
     store.write([helpers.record(facts, 0.1, "1", **keyed), helpers.record(facts, 0.2, "2")])
     store.write([helpers.record(facts, 0.1, "3", **keyed), helpers.record(facts, 0.2, "4")])
     assert store.read_live(facts)["drift"]["rows_seen"] == 3  # that of A1 once
+
+
+def test_a_request_that_is_sent_again_is_written_once(url, facts, open_store, helpers):
+    store, named = open_store(url), {"idempotency": ("a", "code")}
+    assert store.write([helpers.record(facts, 0.1, **named), helpers.record(facts, 0.1, **named)]) == [True, True]
+    again, other = store.write(
+        [helpers.record(facts, 0.1, **named), helpers.record(facts, 0.1, idempotency=("a", "another"))]
+    )
+    assert again is True
+    assert other.status == 422
+    assert store.read_live(facts)["drift"]["rows_seen"] == 1
+
+
+def test_a_model_without_calibration_has_no_monitor(url, facts, open_store, helpers):
+    store, plain = open_store(url), replace(facts, calibration=None, missed=None, sha256="plain")
+    assert store.write([helpers.record(plain, 0.1)]) == [True]
+    assert store.catch_up(plain)
+    store.reset(plain)
+    live = store.read_live(plain)
+    assert (live["drift"], len(live["points"])) == (None, 1)
+
+
+def test_labels_are_read_by_whole_requests(url, facts, monkeypatch, open_store, helpers):
+    monkeypatch.setattr(store_module, "_LABELS_READ", 3)
+    store = open_store(url)
+    answers = [(name_key(key), 0.9, "[[1.0], [0.0], [2.0]]", "[]") for key in range(4)]
+    store.write([helpers.record(facts, np.full(4, 0.1), answers=answers)])
+    for request, keys in (("first", [0, 1]), ("second", [2, 3])):
+        labels = [Label(key, name_key(key), [1.5]) for key in keys]
+        assert len(store.write_labels(store.match_labels(labels), request)["taken"]) == 2
+    first = store.read_labels(facts.sha256, 0)
+    assert [request for _, request, *_ in first] == ["first"] * 2
+    assert [request for _, request, *_ in store.read_labels(facts.sha256, first[-1][0])] == ["second"] * 2
+    others = store.match_labels([Label(9, name_key(9), [1.0]), Label(0, name_key(0), [1.0])])
+    assert [reason for _, reason, _ in others] == ["unknown", "labelled_already"]
 
 
 def test_a_reset_reaches_all_workers(url, facts, open_store, helpers):

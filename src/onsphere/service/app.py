@@ -181,8 +181,7 @@ class Service:
         try:
             async with asyncio.timeout(self.settings.timeout):
                 reply = await live.assess(request)
-                if options.record:
-                    recorded = await self.recorder.write(reply.record, live.facts.sha256)
+                recorded = options.record and await self.recorder.write(reply.record, live.facts.sha256)
         except TimeoutError:
             if reply is None:
                 raise make_late_error(self.settings) from None

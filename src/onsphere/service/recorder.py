@@ -90,6 +90,8 @@ class Recorder:
     Answers wait for a silent store for some seconds. Its process is killed after more of them, the limit.
     """
 
+    _watching: asyncio.Task[None]
+
     def __init__(self, settings: Settings) -> None:
         self._seconds, self._limit = settings.store_timeout, max(_STORE_SECONDS, settings.store_timeout)
         open_database(settings.store_url)  # fails for a wrong URL
@@ -101,7 +103,6 @@ class Recorder:
         self._records = Batcher(work, n_most=_MAX_TOGETHER, max_waiting=_MAX_WAITING, make_error=too_many)
         self._lock, self._is_used = asyncio.Lock(), False
         self._models: tuple[int, Any, Any] = (0, OpenStore.watch, ())
-        self._watching: asyncio.Task[None] | None = None
         self.trouble: str | None = "The store has not been reached yet."
 
     def watch(self, models: Sequence[Facts]) -> None:
@@ -116,8 +117,7 @@ class Recorder:
 
     async def stop(self) -> None:
         """Close the store once all is written, unless that takes too long."""
-        if self._watching is not None:
-            self._watching.cancel()
+        self._watching.cancel()
         with suppress(Exception):
             async with asyncio.timeout(self._limit):
                 await self._records.join()
