@@ -85,6 +85,7 @@ class Service:
             await asyncio.gather(*tasks, return_exceptions=True)
             for live in [*self._replaced, self.served.live]:
                 live.close()
+                await asyncio.gather(*live.restarting)
             await asyncio.sleep(0)  # in which the connections to their processes are closed
 
     async def _follow(self) -> None:

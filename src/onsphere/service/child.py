@@ -69,7 +69,7 @@ class Child:
 
     @property
     def seconds_busy(self) -> float:
-        """How long the process has been working on its task."""
+        """The seconds that the process has been working on its task."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def start(self) -> None:
@@ -136,12 +136,12 @@ class Child:
         if self._process is None and not self._is_over:
             self.trouble = "the process is being started again"
             await asyncio.to_thread(lambda: (self.start(), self.wait()))
-        if self._is_over:  # perhaps meanwhile
-            self._discard()
-            raise ChildError("closed")
-        if self._streams is None:
+        if self._streams is None and not self._is_over:
             wire = socket.socket(fileno=os.dup(self._connection.fileno()))
             self._streams = await asyncio.open_connection(sock=wire, limit=_BUFFER)
+        if self._is_over or self._streams is None:  # closed, perhaps meanwhile
+            self._discard()
+            raise ChildError("closed")
         return self._streams
 
     async def restart(self) -> None:

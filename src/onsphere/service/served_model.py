@@ -75,7 +75,7 @@ class LiveModel:
         self._large_requests = Batcher(
             partial(self._assess, self.large), n_most=1, max_waiting=_MAX_LARGE, make_error=too_many
         )
-        self._restarting = set[asyncio.Task[None]]()
+        self.restarting = set[asyncio.Task[None]]()  # which end soon after `close`
         self.last_label, self._calibration = 0, None
         self.skipped: deque[str] = deque(maxlen=100)
         self._coverages: set[float] = set()
@@ -140,8 +140,8 @@ class LiveModel:
                 raise RequestError(503, "The model was replaced, or the service ends. Try again in a moment.") from None
             log_event("child", level=logging.ERROR, reason=error.reason)
             restart = asyncio.create_task(child.restart())  # so that the next request finds it running
-            self._restarting.add(restart)  # or else nobody holds it
-            restart.add_done_callback(self._restarting.discard)
+            self.restarting.add(restart)
+            restart.add_done_callback(self.restarting.discard)
             if error.reason == "late":
                 raise make_late_error(self._settings) from None
             raise RequestError(
