@@ -118,7 +118,8 @@ def regression_calibration_error(
     else:
         index = bin_by_quantile(uncertainty, weights, n_bins)
     mass, mean_error, mean_uncertainty = average_bins(index, weights, error, uncertainty)
-    return average_rows(np.abs(mean_error - mean_uncertainty), mass)
+    found = average_rows(np.abs(mean_error - mean_uncertainty), mass)
+    return min(found, float(max(error.max(), uncertainty.max())))  # no gap is larger, but means may be rounded up
 
 
 def pearson(error: ArrayLike, uncertainty: ArrayLike) -> float:
